@@ -1,5 +1,6 @@
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -103,6 +104,59 @@ def golden(request):
                        for each in (text, path.read_text(encoding="utf-8")))
         assert found == kept, f"tools/test --renew keeps {path.name} as it is now"
     return golden
+
+
+class Worded:
+    """What the product says to people in one test, held against tests/golden/words/ROOM/FILE.txt, or kept there under
+    --renew: an entry a text, under the test's name. Folders of the test read as FOLDER; ports, processes and what
+    ``unlike``, a pattern, finds, as #. Of a text of many sentences, those ``about`` these words alone."""
+    CHANGING = r"(?<=127\.0\.0\.1:)\d+|(?<=process )\d+ on [\w.-]+"
+
+    def __init__(self, request, tmp_path):
+        self._test, self._renews, self._texts = request.node.name, request.config.getoption("renew"), 0
+        module = Path(request.node.path)
+        self._functions = vars(request.module)
+        self._path = GOLDEN / "words" / module.relative_to(ROOT / "tests").with_suffix(".txt")
+        self._folder = re.compile("|".join(map(re.escape, (str(tmp_path), str(ROOT)))))
+
+    def __call__(self, text, unlike=None, about=""):
+        self._texts += 1
+        name = f"{self._test} {self._texts}" if self._texts > 1 else self._test
+        text = self._folder.sub("FOLDER", text if isinstance(text, str) else "\n".join(text)).strip("\n")
+        if about:
+            sentences = (" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\S)|(?<=\.)\s+(?=[A-Z])", text))
+            text = "\n".join(sentence for sentence in sentences if about in sentence)
+            assert text, f"nothing is said about {about!r}"
+        text = re.sub(f"{self.CHANGING}|{unlike}" if unlike else self.CHANGING, "#", text)
+        if self._renews:
+            self._keep(name, text)
+        assert text == self._entries().get(name), f"tools/test --renew keeps {self._path.name} as it is now"
+
+    @contextlib.contextmanager
+    def error(self, kind, unlike=None):
+        """Hold the words of the error that is raised in the block, as pytest.raises does its kind."""
+        with pytest.raises(kind) as raised:
+            yield raised
+        self(str(raised.value), unlike)
+
+    def _entries(self):
+        text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+        return {entry.partition("\n")[0]: entry.partition("\n")[2].rstrip("\n")
+                for entry in re.split("^== ", text, flags=re.M)[1:]}
+
+    def _keep(self, name, text):
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "a", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)            # of the other processes that run tests
+            entries = {test: words for test, words in {**self._entries(), name: text}.items()
+                       if re.split(r"[\[ ]", test)[0] in self._functions}
+            file.truncate(0)
+            file.write("".join(f"== {test}\n{words}\n\n" for test, words in sorted(entries.items())))
+
+
+@pytest.fixture
+def worded(request, tmp_path):
+    return Worded(request, tmp_path)
 
 
 @pytest.fixture

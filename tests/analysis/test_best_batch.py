@@ -68,13 +68,13 @@ def test_the_interval_holds_the_best_batch_whatever_the_shape_of_the_valley(shap
     assert held >= 0.9 and close >= 0.9
 
 
-def test_a_rise_behind_a_fall_is_a_penalty():
+def test_a_rise_behind_a_fall_is_a_penalty(worded):
     studies = studies_of([grid(fell_and_rose())])
     found = quality_of(studies, LOSS, True)
     assert found.penalty and found.worse_from > 256 and not found.improves
     [said, _] = sentences_of(find_best_batch(found, Tolerance.parse("1%")))
     assert "Best batch" in said and "within 1% of that" in said and "worse at batch 2,048" in said
-    assert "is worse at batch" in sentences_of([find_quality(found)])[0]
+    worded(sentences_of([find_quality(found)])[0], about="is worse")
     assert "its rate" in as_text(quality_table(found)) and best_batch_figure(found, Tolerance.parse("1%")).trials
 
 
@@ -125,6 +125,6 @@ def test_a_tolerance_is_a_loss_or_a_share_of_one(text, amount, relative):
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "nan", "inf", ""])
-def test_what_is_no_tolerance_is_refused(text):
-    with pytest.raises(UsageError, match=f"--tolerance {text!r}: is not a loss above 0"):
+def test_what_is_no_tolerance_is_refused(text, worded):
+    with worded.error(UsageError):
         Tolerance.parse(text, "--tolerance")

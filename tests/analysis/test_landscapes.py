@@ -120,15 +120,16 @@ def test_a_batch_without_a_best_rate_takes_no_part():
 
 # in words, tables and figures
 
-def test_a_sentence_names_what_describes_the_rates(found):
+def test_a_sentence_names_what_describes_the_rates(found, worded):
     [said] = sentences_of(find_law(found))
-    assert said.startswith("The best learning rate over ") and (
-        "is described by the square root of the batch, not by a constant rate or the batch: its power is 0." in said)
+    worded(said, about="is described")
+    assert said.startswith("The best learning rate over ")
     [said] = sentences_of(find_law(landscapes(PEAK)))
-    assert "rises with the batch, then falls: its peak is at batch " in said and "(" in said
+    worded(said, about="rises with")
+    assert "(" in said
     plateau = RateLaws(best_rates({8: 0.08, 32: 0.3, 128: 0.45, 512: 0.52, 2048: 0.52}))
     plateau = SimpleNamespace(**{**vars(found), "laws": plateau})
-    assert sentences_of(find_law(plateau))[0].startswith("No power of the batch describes the best learning rate: 0.0")
+    worded(sentences_of(find_law(plateau))[0])
 
 
 def test_tables_have_every_batch_law_with_their_trials(found):

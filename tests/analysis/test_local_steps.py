@@ -69,14 +69,14 @@ def test_of_replicas_beside_synchronous_runs_a_study_holds_the_synchronous_ones(
     assert len(found.evaluations.counts) == held
 
 
-def test_each_H_has_its_best_rate_and_rates_that_differ_are_said():
+def test_each_H_has_its_best_rate_and_rates_that_differ_are_said(worded):
     tried = [run((4, every), seed, more=more, peak_lr=rate) for every, best in ((4, 0.1), (64, 0.4))
              for rate in (0.1, 0.4) for more in [1.0 if rate == best else 1.6] for seed in range(2)]
     cells = section_of(*tried).synced
     assert [cell.steps.value for cell in cells] == pytest.approx([steps_at(4), steps_at(64)], rel=0.08)
     notes = " ".join(report(*tried).tables["local-steps"].notes)
-    assert "not the same in all rows (0.100 and 0.400)" in notes
-    assert "All rows have one learning rate" in " ".join(report(*study()).tables["local-steps"].notes)
+    worded(notes, about="not the")
+    worded(" ".join(report(*study()).tables["local-steps"].notes), about="All rows")
 
 
 def searched(every, count, seed=7):
@@ -128,7 +128,7 @@ def test_a_step_apart_takes_its_pass_and_the_exchange_over_H(law):
                                                                   + law.hops(2) * TRUE.node_hop)
 
 
-def test_the_fastest_H_and_how_much_sooner_it_is_than_synchronous_training_are_found():
+def test_the_fastest_H_and_how_much_sooner_it_is_than_synchronous_training_are_found(worded):
     found = plan(*study(unmet=(256,)))
     seconds = {sync: steps_at(sync[1]) * seconds_at(sync) for sync in (EVERY_STEP, *((4, one) for one in EVERY[:-1]))}
     assert found.fastest.sync == min(seconds, key=seconds.get) == (4, 16)
@@ -139,7 +139,7 @@ def test_the_fastest_H_and_how_much_sooner_it_is_than_synchronous_training_are_f
         assert option.seconds.value == pytest.approx(seconds[option.sync], rel=0.06)
     text = " ".join(str(Report(document_of_plans([found], (), (), (), (), 0.95))).split())
     assert "4 replicas synchronized every 16 steps are" in text and "times" in text
-    assert "Never seen to reach the target: 4 replicas at H = 256." in text
+    worded(text, about="Never seen")
     assert APART not in found.assumed
 
 

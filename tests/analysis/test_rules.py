@@ -76,8 +76,8 @@ def test_a_rule_is_read_and_written_and_gives_its_factor(text, ratio, factor):
 
 @pytest.mark.parametrize("text", ["quadratic", "tuned", "linear<=", "linear<=0", "linear<=x", "linear<=inf", "power:x",
                                   ""])
-def test_what_is_no_rule_is_refused(text):
-    with pytest.raises(UsageError, match=f"rule {text!r} is none of linear, sqrt, none and power:P .*linear<=8"):
+def test_what_is_no_rule_is_refused(text, worded):
+    with worded.error(UsageError):
         Rule.parse(text)
 
 
@@ -118,13 +118,13 @@ def test_every_number_names_trials_that_are_in_the_logs(found):
         assert as_text(table) and as_csv(table) and as_values(table)
 
 
-def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found):
+def test_one_sentence_has_a_clause_for_each_rule_and_the_exponent(found, worded):
     said = " ".join(sentences_of(find_rules(found)))
     assert all(name in said for name in ("linear scaling", "square-root scaling", "a constant rate",
                                          "linear scaling up to 8 times"))
     lost = [one.first_lost for one in found.costs if one.first_lost.high < math.inf]
     assert len(lost) > 1 and all(f"steps from batch {first.high:.0f}" in said for first in lost)
-    assert f"The best learning rate grows as batch^{found.exponent.value:.2f} (" in said
+    worded(said, about="The best")
     assert "effective" not in said and "nan" not in said and "b4.h5:" in " ".join(rules_table(found).notes)
 
 
@@ -183,19 +183,19 @@ def test_such_a_loss_is_a_bound_in_the_tables_and_their_files(found):
     assert f",inf,{point.loss.low},inf," in as_csv(points_table(found))
 
 
-def test_a_rate_outside_those_tried_is_said_to_be_so():
+def test_a_rate_outside_those_tried_is_said_to_be_so(worded):
     logs = [logged(*searched(4, 0.04, 400), path="b4.h5"), logged(*searched(64, 0.16, 100, width=1.5), path="b64.h5")]
     found = next(rules_along([curve_of(*logs)], [Rule("power:3")]))
     point = found.costs[0].points[-1]
     assert point.how == OUTSIDE and point.verdict == LOST and math.isinf(point.loss.value)
     [row] = rules_table(found).rows[1:]
     assert (row.cells[-1].shown[0], row.cells[-1].below) == (">", "outside")
-    assert "outside what was tried" in as_text(points_table(found))
+    worded(as_text(points_table(found)), about="outside what")
 
 
 # what is scaled
 
-def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled():
+def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled(worded):
     logs = [logged(*searched(batch, best_rate(batch), fewest(batch), count=24, momentum=True), path=f"b{batch}.h5")
             for batch in (4, 8, 16)]
     curve = curve_of(*logs)
@@ -209,8 +209,8 @@ def test_with_a_momentum_that_was_searched_the_effective_rate_is_scaled():
         for missing in rule.missing:
             assert missing.values["momentum"] == momentum
             assert missing.values["learning_rate"] / (1 - momentum) == pytest.approx(missing.rate)
-    assert "lr / (1 - momentum), since the momentum was searched too" in " ".join(rules_table(found).notes)
-    assert "The best effective learning rate grows" in sentences_of(find_rules(found))[1]
+    worded(" ".join(rules_table(found).notes), about="since the")
+    worded(sentences_of(find_rules(found))[1], about="The best")
 
 
 def test_with_one_momentum_the_rate_itself_is_scaled():
@@ -288,15 +288,14 @@ def test_adam_sqrt_is_compared_by_default_where_the_optimizer_is_adam():
     assert of_adam(optimizer="sgd") is None
 
 
-def test_only_runs_made_with_adam_sqrt_show_its_cost():
+def test_only_runs_made_with_adam_sqrt_show_its_cost(worded):
     found = of_adam(rules=("sqrt", "adam_sqrt"))
     point = cost(found, "adam_sqrt").points[-1]
     assert (point.how, point.verdict, point.rate) == (UNTRIED, UNKNOWN, cost(found, "sqrt").points[-1].rate)
     assert math.isnan(point.loss.value) and cost(found, "sqrt").points[-1].how != UNTRIED
-    assert "the cost of Adam's square-root scaling at batch 32 is unknown (no run was made with the rule)" in " ".join(
-        sentences_of(find_rules(found)))
-    assert "no run was made with the rule" in as_text(points_table(found))
-    assert "only runs made with it show what it costs" in " ".join(rules_table(found).notes)
+    worded(" ".join(sentences_of(find_rules(found))), about="the cost")
+    worded(as_text(points_table(found)), about="no run")
+    worded(" ".join(rules_table(found).notes), about="only runs")
 
 
 @pytest.mark.parametrize("made, other", [
@@ -324,10 +323,10 @@ def test_the_missing_run_of_adam_sqrt_has_the_moments_of_the_base(asked):
         (values["beta1"], values["beta2"], values["epsilon"], missing.rate))
 
 
-def test_where_adam_sqrt_leaves_a_beta_no_decay_there_is_no_run_to_make():
+def test_where_adam_sqrt_leaves_a_beta_no_decay_there_is_no_run_to_make(worded):
     found = of_adam(large=40)
     assert found.costs[0].points[-1].how == BEYOND and not found.costs[0].missing and missing_table(found) is None
-    assert "the rule leaves a beta no decay" in as_text(points_table(found))
+    worded(as_text(points_table(found)), about="the rule")
     assert of_adam(large=40, rules=("adam_sqrt:beta2",)).costs[0].points[-1].how == UNTRIED
     assert of_adam(large=40, rules=("adam_sqrt<=3",)).costs[0].points[-1].how == UNTRIED
 

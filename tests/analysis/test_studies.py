@@ -194,6 +194,6 @@ def test_a_trial_with_a_step_twice_is_named():
         study.evaluations.read("val/error")
 
 
-def test_two_trials_of_one_id_are_named():
-    with pytest.raises(LogError, match="made.h5: trial 4 is in trials twice, at rows 0 and 2"):
+def test_two_trials_of_one_id_are_named(worded):
+    with worded.error(LogError):
         read_trials(log(trial(4), trial(5), trial(4)))

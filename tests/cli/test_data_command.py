@@ -186,11 +186,10 @@ def test_an_attempt_that_ended_before_the_rename_needs_no_more_bytes_and_a_longe
     assert bring(server.file(size=size), tmp_path / "longer") == CONTENT
 
 
-def test_a_server_without_ranges_that_always_breaks_off_is_given_up(server, tmp_path):
+def test_a_server_without_ranges_that_always_breaks_off_is_given_up(server, tmp_path, worded):
     server.ranges, server.cuts = False, [1000] * 9
     said = refused(server.file(), tmp_path)
-    assert "the connection ended after 1,000 of 10,240 bytes" in said
-    assert f"1,000 bytes of it are kept in {tmp_path / 'file.bin.part'}" in said
+    worded(said)
     assert len(server.asked) == 2
 
 
@@ -214,19 +213,18 @@ def test_a_weak_tag_names_no_version_but_a_date_does(server, tmp_path):
     assert bringing._version(Answer) == "Wed, 21 Oct 2015 07:28:00 GMT"
 
 
-def test_a_wrong_checksum_is_named_with_the_published_one_and_nothing_is_kept(server, tmp_path):
+def test_a_wrong_checksum_is_named_with_the_published_one_and_nothing_is_kept(server, tmp_path, worded):
     file = server.file(sha256="0" * 64)
     said = refused(file, tmp_path)
-    digest = hashlib.sha256(CONTENT).hexdigest()
-    assert f"the download has SHA-256 {digest}, not the published {'0' * 64}; it was" in said
+    worded(said)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_of_another_size_is_refused_before_it_comes(server, tmp_path):
+def test_a_file_of_another_size_is_refused_before_it_comes(server, tmp_path, worded):
     file, page = server.file(), b"<html>log in to this network</html>"
     server.files["/file.bin"], server.ranges = page, False
     part(tmp_path, CONTENT[:7000])
-    assert "the file there has 35 bytes, not the published 10,240" in refused(file, tmp_path)
+    worded(refused(file, tmp_path))
     server.ranges = True
     assert "HTTP error 416 " in refused(file, tmp_path)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:7000]
@@ -234,10 +232,10 @@ def test_a_file_of_another_size_is_refused_before_it_comes(server, tmp_path):
     assert "sends more than 10,240 bytes" in refused(file, tmp_path / "longer")
 
 
-def test_other_bytes_than_those_asked_for_are_refused(server, tmp_path, monkeypatch):
+def test_other_bytes_than_those_asked_for_are_refused(server, tmp_path, monkeypatch, worded):
     monkeypatch.setattr(bringing, "_range", lambda response: (0, len(CONTENT)))
     part(tmp_path, CONTENT[:7000])
-    assert "does not send the bytes from 7,000 on" in refused(server.file(), tmp_path)
+    worded(refused(server.file(), tmp_path))
 
 
 @pytest.mark.parametrize("code", [404, 403, 500, 503])
@@ -275,27 +273,28 @@ def test_a_server_that_falls_silent_is_given_up_in_time(server, tmp_path):
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:1000]
 
 
-def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path):
+def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path, worded):
     with largest_file(4096):
         said = refused(server.file(), tmp_path)
-    assert "file.bin.part: cannot be written: File too large (" in said and "What was downloaded so far is kept" in said
+    worded(said)
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:4096]
     assert bring(server.file(), tmp_path) == CONTENT
     assert server.asked[-1] == ("/file.bin", "bytes=4096-", TAG)
 
 
-def test_a_file_that_the_disk_has_no_room_for_is_not_begun(server, tmp_path, monkeypatch):
+def test_a_file_that_the_disk_has_no_room_for_is_not_begun(server, tmp_path, monkeypatch, worded):
     monkeypatch.setattr(bringing.shutil, "disk_usage", lambda path: SimpleNamespace(free=99))
     said = refused(server.file(), tmp_path)
-    assert "10.0 KiB are missing, but only 99 bytes are free on the disk" in said and os.listdir(tmp_path) == []
+    worded(said)
+    assert os.listdir(tmp_path) == []
     (tmp_path / "file").write_text("")
     assert f"{tmp_path / 'file' / 'file.bin.part'}: cannot be written" in refused(server.file(), tmp_path / "file")
 
 
-def test_two_processes_do_not_fetch_one_file_together(server, tmp_path):
+def test_two_processes_do_not_fetch_one_file_together(server, tmp_path, worded):
     file = server.file()
     held = bringing._PartialFile(tmp_path / "file.bin.part")
-    assert "file.bin.part: is being written by another process" in refused(file, tmp_path)
+    worded(refused(file, tmp_path))
     held.close()
     assert bring(file, tmp_path) == CONTENT
 
@@ -375,13 +374,14 @@ def test_a_file_that_is_there_and_is_another_is_named_and_left_alone(published, 
     assert (tmp_path / "b.gz").read_bytes() == b"mine"
 
 
-def test_a_lost_file_of_an_archive_is_restored_and_a_foreign_one_is_kept(published, tmp_path):
+def test_a_lost_file_of_an_archive_is_restored_and_a_foreign_one_is_kept(published, tmp_path, worded):
     told("fetch", "words", "--data-dir", tmp_path)
     (tmp_path / "news" / "news-2-of-2").unlink()
     assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
     (tmp_path / "train.txt").write_bytes(b"mine")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
-    assert code == 1 and f"{tmp_path / 'train.txt'}: has 4 bytes, but the data set's file has 3,996" in output
+    worded(output)
+    assert code == 1
     assert (tmp_path / "train.txt").read_bytes() == b"mine"
     (tmp_path / "train.txt").unlink()
     assert told("fetch", "words", "--data-dir", tmp_path)[1] == 0
@@ -389,12 +389,13 @@ def test_a_lost_file_of_an_archive_is_restored_and_a_foreign_one_is_kept(publish
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
-def test_what_an_archive_would_write_over_is_compared_byte_by_byte(published, server, tmp_path, kind):
+def test_what_an_archive_would_write_over_is_compared_byte_by_byte(published, server, tmp_path, kind, worded):
     published["words"] = DataSet("", (Archive(server.file("words", archived(MEMBERS, kind)), WANTED, 4),), "", "")
     (tmp_path / "train.txt").write_bytes(UNPACKED["train.txt"])
     (tmp_path / "valid.txt").write_bytes(b"d\n")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
-    assert code == 1 and f"{tmp_path / 'valid.txt'}: differs from the data set's file" in output
+    worded(output)
+    assert code == 1
     assert (tmp_path / "valid.txt").read_bytes() == b"d\n"
     (tmp_path / "valid.txt").unlink()
     written = (tmp_path / "train.txt").stat().st_mtime_ns
@@ -414,23 +415,24 @@ def test_a_full_disk_while_unpacking_is_named_and_a_retry_needs_no_network(
     assert {name: content for name, content in tree(tmp_path).items() if name != "words.zip.unpacked"} == UNPACKED
 
 
-def test_texts_are_joined_in_their_order_and_once(published, server, tmp_path):
+def test_texts_are_joined_in_their_order_and_once(published, server, tmp_path, worded):
     published["words"] = DataSet("", published["words"].files, "", "", {"all.txt": ("valid.txt", "train.txt")})
     output, code = told("fetch", "words", "--data-dir", tmp_path)
     assert code == 0 and "all.txt: joined from valid.txt, train.txt" in output
     assert (tmp_path / "all.txt").read_bytes() == UNPACKED["valid.txt"] + UNPACKED["train.txt"]
     again, _ = told("fetch", "words", "--data-dir", tmp_path)
-    assert "all.txt: already there, joined from valid.txt, train.txt" in again
+    worded(again)
     (tmp_path / "all.txt").write_bytes(b"mine")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
     assert code == 1 and "all.txt: has 4 bytes" in output and (tmp_path / "all.txt").read_bytes() == b"mine"
 
 
-def test_an_archive_that_lacks_a_file_is_named(published, server, tmp_path):
+def test_an_archive_that_lacks_a_file_is_named(published, server, tmp_path, worded):
     packed = archived({name: content for name, content in MEMBERS.items() if "2-of" not in name}, "zip")
     published["words"] = DataSet("", (Archive(server.file("words.zip", packed), WANTED, 4),), "", "")
     output, code = told("fetch", "words", "--data-dir", tmp_path)
-    assert code == 1 and "has 3 of 4 expected files: train.txt, valid.txt, news/news-1-of-2" in output
+    worded(output)
+    assert code == 1
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
@@ -443,14 +445,15 @@ def test_an_archive_that_cannot_be_unpacked_is_named(published, server, tmp_path
     assert not (tmp_path / "train.txt").exists()
 
 
-def test_without_a_network_files_to_place_are_named_and_accepted(published, server, tmp_path):
+def test_without_a_network_files_to_place_are_named_and_accepted(published, server, tmp_path, worded):
     told("fetch", "words", "--data-dir", tmp_path / "source")
     folder, contents = tmp_path / "data", dict(server.files)
     server.files.clear()
     (folder).mkdir()
     (folder / "a.gz").write_bytes(contents["/a.gz"])
     output, code = told("fetch", "pair", "--data-dir", folder)
-    assert code == 1 and "b.gz could not be fetched:\n  http://127.0.0.1" in output and "HTTP error 404" in output
+    worded(output)
+    assert code == 1 and "HTTP error 404" in output
     digest = hashlib.sha256(b"second" * 100).hexdigest()
     assert f"\n  {folder / 'b.gz'}    (SHA-256 {digest}, from {server.address('b.gz')})\n" in output
     assert f"{folder / 'a.gz'} " not in output
@@ -458,13 +461,14 @@ def test_without_a_network_files_to_place_are_named_and_accepted(published, serv
     (folder / "b.gz").write_bytes(contents["/b.gz"])
     assert told("fetch", "pair", "--data-dir", folder)[1] == 0
     output, code = told("fetch", "words", "--data-dir", folder)
-    assert code == 1 and "to verify and unpack them without a network" in output
+    worded(output)
+    assert code == 1
     (folder / "words.zip").write_bytes(contents["/words.zip"])
     assert told("fetch", "words", "--data-dir", folder)[1] == 0
     assert (folder / "train.txt").read_bytes() == UNPACKED["train.txt"]
 
 
-def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path):
+def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path, worded):
     server.silent = threading.Event()
     file = server.file()
     script = (f"import hvdscale.data.fetch as f, hvdscale.cli.data as c\n"
@@ -479,7 +483,8 @@ def test_ctrl_c_keeps_what_came_and_the_next_attempt_goes_on(server, tmp_path):
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 130, output
-    assert "the part fetched so far is kept; the same command resumes" in output and "Traceback" not in output
+    worded(output)
+    assert "Traceback" not in output
     came = held.read_bytes()
     assert came and CONTENT.startswith(came)
     server.silent.set()
@@ -495,10 +500,11 @@ def test_the_folder_is_named_for_the_data_set_where_none_is_given(published, tmp
 
 
 @pytest.mark.parametrize("name", ["mnits", "", "../mnist"])
-def test_a_data_set_that_there_is_not_is_named_with_those_that_there_are(name, tmp_path, monkeypatch):
+def test_a_data_set_that_there_is_not_is_named_with_those_that_there_are(name, tmp_path, monkeypatch, worded):
     monkeypatch.chdir(tmp_path)
     output, code = told("fetch", name)
-    assert code == 2 and f"there is no data set {name!r} to fetch; choose one of mnist, fashion_mnist, " in output
+    worded(output)
+    assert code == 2
     assert os.listdir(tmp_path) == []
 
 

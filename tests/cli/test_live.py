@@ -167,7 +167,7 @@ def test_logs_that_have_ended_are_shown_once(tmp_path):
     assert followed(tmp_path) == "2 logs, 3 trials: 3 COMPLETE\n"
 
 
-def test_a_studys_logs_are_found_in_subfolders_and_later_runs_awaited(tmp_path):
+def test_a_studys_logs_are_found_in_subfolders_and_later_runs_awaited(tmp_path, worded):
     logs = tmp_path / "sweep" / "logs"
     logs.mkdir(parents=True)
     first = []
@@ -177,8 +177,8 @@ def test_a_studys_logs_are_found_in_subfolders_and_later_runs_awaited(tmp_path):
         first[0].finish()
     said = followed(tmp_path, lambda: first.append(begun(logs / "group.h5")), end, lambda: finished(logs / "next.h5"),
                     *AFTER)
-    assert said.startswith(f"no log (*.h5) in {tmp_path} yet; waiting for one\n")
-    assert "group.h5: trial 0 INFEASIBLE: diverged: the loss is nan at step 7\n" in said
+    worded(said)
+    worded(said, about="the loss")
     assert said.endswith("2 logs, 2 trials: 1 COMPLETE, 1 INFEASIBLE\n")
 
 
@@ -230,13 +230,12 @@ def test_a_log_whose_files_are_the_same_is_not_read_again(tmp_path, monkeypatch)
     assert read.count(f"{tmp_path}/a.h5") == 1 and read.count(f"{tmp_path}/b.h5") > 3
 
 
-def test_what_is_no_log_ends_it_with_an_error(tmp_path):
+def test_what_is_no_log_ends_it_with_an_error(tmp_path, worded):
     path = tmp_path / "notes.txt"
     path.write_text("no log")
     result = CliRunner().invoke(main, ["ls", "--watch", "0.1", str(path)])
     assert result.exit_code == LogError.exit_code
-    assert result.output == (f"{path}: is not an HDF5 file, so not a log\n1 log, 0 trials\n"
-                             f"Error: 1 log could not be read: {path}\n")
+    worded(result.output)
 
 
 def test_ctrl_c_ends_the_command_as_it_ends_others(tmp_path):

@@ -50,14 +50,14 @@ def test_ls_says_how_each_trial_ended_and_how_far_it_came(tmp_path):
     live.abandon()
 
 
-def test_ls_shortens_a_log_of_many_trials_and_shows_a_log_without_one(tmp_path):
+def test_ls_shortens_a_log_of_many_trials_and_shows_a_log_without_one(tmp_path, worded):
     finished(tmp_path / "many.h5", steps=2, trials=40)
     said = call("ls", tmp_path / "many.h5").splitlines()
     assert len(said) == 14 and said[7].split() == ["...", "28", "more"] and said[-1].split()[0] == "39"
     assert len(call("ls", "--all", tmp_path / "many.h5").splitlines()) == 41
     open_log(tmp_path / "empty.h5").finish()
     assert call("ls", tmp_path / "empty.h5").splitlines()[1].split()[1:3] == ["-", "interrupted"]
-    assert "no trial has begun" in call("show", tmp_path / "empty.h5")
+    worded(call("show", tmp_path / "empty.h5"), about="no trial")
     assert "trial 0: interrupted" in call("show", interrupted(tmp_path / "w.h5"))
 
 
@@ -69,13 +69,15 @@ def test_ls_without_logs_looks_into_runs_and_says_when_there_is_none(tmp_path, m
 
 
 @pytest.mark.parametrize("command", ["ls", "check", "merge --out merged.h5"])
-def test_a_folder_without_logs_of_its_own_is_an_error_that_names_where_there_are_some(command, tmp_path, monkeypatch):
+def test_a_folder_without_logs_of_its_own_is_an_error_that_names_where_there_are_some(command, tmp_path, monkeypatch,
+                                                                                      worded):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     assert "no logs (*.h5) in runs; 'hvdscale-log import' makes" in call(*command.split(), "runs", code=1)
     finished(tmp_path / "runs" / "first" / "w1.h5")
     said = call(*command.split(), "runs", code=1)
-    assert "in runs itself, but in directories in it" in said and "runs/first: 1 log" in said
+    worded(said, about="in runs")
+    assert "runs/first: 1 log" in said
 
 
 def test_show_tells_what_a_run_was_and_why_it_ended(tmp_path):
@@ -152,9 +154,9 @@ def test_trials_keep_their_number_where_it_is_free(ids, expected):
     assert [n.tolist() for n in new] == expected
 
 
-def test_repair_closes_an_interrupted_log_and_none_that_is_being_written(tmp_path):
+def test_repair_closes_an_interrupted_log_and_none_that_is_being_written(tmp_path, worded):
     live = open_log(tmp_path / "live" / "w.h5")
-    assert "is being written by" in call("repair", live.path, code=1)
+    worded(call("repair", live.path, code=1), about="is being")
     live.abandon()
     shutil.rmtree(tmp_path / "live")
     path = interrupted(tmp_path / "w.h5", trials=2)
@@ -168,10 +170,10 @@ def test_repair_closes_an_interrupted_log_and_none_that_is_being_written(tmp_pat
     assert "nothing to repair" in call("repair", path)
 
 
-def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path):
+def test_repair_goes_on_without_a_segment_that_is_lost(tmp_path, worded):
     path = resumed(tmp_path / "w.h5")
     (tmp_path / "w.1.h5").write_bytes(b"\x89HDF")
-    assert "w.1.h5: is not an HDF5 file" in call("check", path, code=1)
+    worded(call("check", path, code=1), about="is not")
     said = call("repair", path)
     assert "kept 1 trial, 2 restarts" in said and "lost: " in said and "w.1.h5" in said
     log = check(path)
@@ -221,7 +223,7 @@ def merged(folder, *paths):
     return folder / "both.h5"
 
 
-def test_many_logs_are_listed_and_checked_in_order_and_broken_ones_at_the_end(tmp_path, monkeypatch):
+def test_many_logs_are_listed_and_checked_in_order_and_broken_ones_at_the_end(tmp_path, monkeypatch, worded):
     monkeypatch.setattr(forked, "usable_cores", lambda: {0, 1, 2})
     names = [tmp_path / f"w{number:02}.h5" for number in range(16)]
     finished(names[0], steps=10)
@@ -234,20 +236,21 @@ def test_many_logs_are_listed_and_checked_in_order_and_broken_ones_at_the_end(tm
     assert [line.split()[0] for line in listed[1:15]] == good
     assert [line.partition(": ok: ")[0] for line in checked[:14]] == good
     for said in (listed[15:], checked[14:]):
-        assert said[0] == f"Error: {names[3]}: is an empty file, not a log"
-        assert said[1].startswith(f"Error: {names[12]}: is cut off at byte 5,000 of ") and len(said) == 2
+        worded(said[0])
+        worded(said[1])
+        assert len(said) == 2
 
 
-def test_ls_looks_only_at_what_it_shows(tmp_path):
+def test_ls_looks_only_at_what_it_shows(tmp_path, worded):
     path = finished(tmp_path / "w.h5")
     with h5py.File(path, "r+") as file:
         del file["steps/loss"].attrs["unit"], file["steps/lr"]
         file["steps/lr"] = np.zeros((3, 3))
     assert "COMPLETE" in call("ls", path)
-    assert "steps/lr holds float64 entries in the shape (3, 3)" in call("check", path, code=1)
+    worded(call("check", path, code=1), about="lr holds")
 
 
-def test_a_log_cut_off_says_where_and_repair_says_it_in_a_line(tmp_path):
+def test_a_log_cut_off_says_where_and_repair_says_it_in_a_line(tmp_path, worded):
     finished(tmp_path / "whole.h5", steps=3000)
     data = (tmp_path / "whole.h5").read_bytes()
     for share in (0.05, 0.5, 0.97):
@@ -256,7 +259,8 @@ def test_a_log_cut_off_says_where_and_repair_says_it_in_a_line(tmp_path):
         said = f"{path}: is cut off at byte {size:,} of {len(data):,}; copy it again"
         assert f"Error: {said}; 'hvdscale-log repair" in call("check", path, code=1)
         repaired = call("repair", path, code=1)
-        assert len(repaired.splitlines()) == 1 and len(repaired) < 300 and "nothing can be saved" in repaired
+        worded(repaired, about="nothing can")
+        assert len(repaired.splitlines()) == 1 and len(repaired) < 300
         assert "copy it again" in repaired or "is truncated" in repaired
 
 
@@ -273,7 +277,7 @@ OTHER_NAME = os.fsdecode(b"bad\xff\xe9")              # bytes that are not UTF-8
 
 
 @pytest.mark.parametrize("kind", ["csv", "archive", "parquet", "tensorboard"])
-def test_names_that_are_no_utf8_are_written_or_refused_in_a_line(tmp_path, kind):
+def test_names_that_are_no_utf8_are_written_or_refused_in_a_line(tmp_path, kind, worded):
     path, out = finished(tmp_path / f"{OTHER_NAME}.h5"), tmp_path / f"{OTHER_NAME}-{kind}"
     if kind in ("parquet", "tensorboard"):
         pytest.importorskip({"parquet": "pyarrow"}.get(kind, kind))
@@ -282,7 +286,7 @@ def test_names_that_are_no_utf8_are_written_or_refused_in_a_line(tmp_path, kind)
     both = merged(tmp_path, path, finished(tmp_path / "v.h5"))
     if kind == "tensorboard":
         said = call("export", path, out, "--as", kind, code=2)
-        assert "TensorBoard writes to no folder whose name is not UTF-8" in said
+        worded(said, about="TensorBoard writes")
         return
     assert str(out).encode("unicode_escape").decode() in call("export", both, out, "--as", kind)
     if kind != "parquet":

@@ -75,10 +75,10 @@ def test_a_file_of_the_commands_own_kind_is_replaced_and_another_of_the_name_is_
     assert COMMANDS[command](out) != 0 and (tmp_path / name).read_text() == '{"mine": 1}\n'
 
 
-def test_of_hdf5_only_a_log_is_replaced_and_one_that_is_damaged_counts(tmp_path):
+def test_of_hdf5_only_a_log_is_replaced_and_one_that_is_damaged_counts(tmp_path, worded):
     with h5py.File("data.h5", "w") as file:
         file["x"] = [1, 2]
-    with pytest.raises(LogError, match="data.h5: is an HDF5 file, but not an hvdscale log"):
+    with worded.error(LogError):
         refuse_taken("data.h5")
     (tmp_path / "damaged.h5").write_bytes(LOG.read_bytes()[:1000])
     for path in ("damaged.h5", "a.h5", "new.h5"):
@@ -87,17 +87,17 @@ def test_of_hdf5_only_a_log_is_replaced_and_one_that_is_damaged_counts(tmp_path)
     refuse_taken("empty.h5")
     os.mkfifo("pipe.h5")
     for path in ("pipe.h5", "runs"):
-        with pytest.raises(LogError, match="is not a regular file"):
+        with worded.error(LogError):
             refuse_taken(path)
 
 
 @pytest.mark.parametrize("name", ["poetry.lock", "a.h5.lock", "a pipe.lock"])
-def test_the_lock_of_another_program_is_left_as_it_is(name, tmp_path):
+def test_the_lock_of_another_program_is_left_as_it_is(name, tmp_path, worded):
     if name == "a pipe.lock":
         os.mkfifo(name)
     else:
         (tmp_path / name).write_text("[[package]]\n")
-    with pytest.raises(LogError, match="is the file of another program"):
+    with worded.error(LogError):
         Lock.take(name.removesuffix(".lock"))
     assert name == "a pipe.lock" or (tmp_path / name).read_text() == "[[package]]\n"
 
@@ -124,18 +124,18 @@ def test_a_pipe_is_no_script(command):
     {"log": "L.h5", "save_model": "link.h5"}, {"log": "L.h5", "save_model": "L.h5.lock"},
     {"log": "ck", "checkpoint": "ck"}, {"log": "ck/run.lock", "checkpoint": "ck"},
     {"save_model": "ck/step-5.pt", "checkpoint": "ck"}, {"save_model": "runs/../ck/outcome", "checkpoint": "ck"}])
-def test_two_outputs_of_a_run_are_never_one_file(keys):
+def test_two_outputs_of_a_run_are_never_one_file(keys, worded):
     from hvdscale.training.outputs import refuse_outputs
     from hvdscale.workers.group import SingleWorker
     os.symlink("L.h5", "link.h5")
     os.mkdir("ck")
-    with pytest.raises(UsageError, match="is the file of .*, too"):
+    with worded.error(UsageError):
         refuse_outputs(Settings.build({}, keys), SingleWorker())
     refuse_outputs(Settings.build({}, {"log": "ck/L.h5", "save_model": "ck/m.pt", "checkpoint": "ck"}), SingleWorker())
 
 
 @torch_only
-def test_a_model_replaces_a_model_alone(tmp_path):
+def test_a_model_replaces_a_model_alone(tmp_path, worded):
     import torch
 
     from hvdscale.training.checkpoint import save_weights
@@ -146,21 +146,21 @@ def test_a_model_replaces_a_model_alone(tmp_path):
     refuse_foreign("old.pt", MODEL)
     for path in ("job.py", "a.h5"):
         before = (tmp_path / path).read_bytes()
-        with pytest.raises(CheckpointError, match=f"{path}: is not a file of torch.save"):
+        with worded.error(CheckpointError):
             save_weights(model, path)
         assert (tmp_path / path).read_bytes() == before
 
 
 @torch_only
 @pytest.mark.parametrize("name", ["tuned.toml", "tuned-adam.toml", "sgd-b32.h5"])
-def test_a_sweep_refuses_results_that_are_not_its_own_before_its_first_trial(name, tmp_path):
+def test_a_sweep_refuses_results_that_are_not_its_own_before_its_first_trial(name, tmp_path, worded):
     from hvdscale.sweep.collect import refuse_foreign_results
     sweep = SimpleNamespace(optimizers=("sgd", "adam"), studies=(SimpleNamespace(name="sgd-b32"),))
     refuse_foreign_results("sweep.toml", ".", sweep)
     (tmp_path / name).write_text("mine = 1\n")
     with pytest.raises(HvdscaleError, match=f"{name}: is not "):
         refuse_foreign_results("sweep.toml", ".", sweep)
-    with pytest.raises(UsageError, match="is the file of SWEEP.toml, too"):
+    with worded.error(UsageError):
         refuse_foreign_results("runs/../tuned.toml", ".", sweep)
 
 
@@ -174,17 +174,17 @@ def test_branches_refuse_results_that_are_not_their_own_before_the_first_step(na
         refuse_others(".")
 
 
-def test_what_a_run_printed_is_known_by_its_command(tmp_path):
+def test_what_a_run_printed_is_known_by_its_command(tmp_path, worded):
     (tmp_path / "w1.out").write_text("horovodrun -np 1 python hvdscale/system/run_module.py hvdscale.cli.train\n")
     refuse_foreign("w1.out", PRINTED)
-    with pytest.raises(UsageError, match="job.py: is not the output of an earlier run"):
+    with worded.error(UsageError):
         refuse_foreign("job.py", PRINTED)
 
 
-def test_links_and_dots_are_resolved():
+def test_links_and_dots_are_resolved(worded):
     os.symlink("runs", "other")
     refuse_shared([("--a", "runs/x"), ("--b", "other/y"), ("--a", "runs/x")])
-    with pytest.raises(UsageError, match="--b other/../runs/x: is the file of --a, too"):
+    with worded.error(UsageError):
         refuse_shared([("--a", "runs/x"), ("--b", "other/../runs/x")])
 
 

@@ -155,13 +155,13 @@ def test_runs_that_are_there_are_not_run_again_unless_asked(scaled, logged, tmp_
     assert re.search(naming("w2-r1.h5", "lr was 0.5, is now 0.25"), output) and carried == []
 
 
-def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path):
+def test_a_run_that_leaves_no_log_is_an_error_with_its_last_lines(tmp_path, worded):
     said, run = [], SeriesRun(1, str(tmp_path / "out" / "w1-r1.h5"), {"steps": 5})
     with pytest.raises(HvdscaleError) as caught:
         carry_out(run, "digits/none", None, None, said.append)
-    assert "the run at 1 worker ended without a finished log (exit code 2)" in str(caught.value)
-    assert "Error: there is no workload 'digits/none'" in str(caught.value)
-    assert said[-1].startswith("Error: there is no workload 'digits/none'")
+    worded(str(caught.value), about="the run")
+    worded(str(caught.value), about="there is")
+    worded(said[-1])
     assert "hvdscale.cli.train digits/none --set steps=5" in (tmp_path / "out" / "w1-r1.out").read_text()
 
 
@@ -204,14 +204,15 @@ def test_measurements_become_the_next_repeats(logged, tmp_path):
     assert found[3].keys["accumulate"] == 2 and "local_batch" not in found[3].keys
 
 
-def test_it_runs_what_decides_and_resumes(tmp_path):
+def test_it_runs_what_decides_and_resumes(tmp_path, worded):
     words = ["digits/fc", "--workers", "1,64", "--until", "2%", "--at-most", "1e-9", "--target", "val/error<0.2",
              "--out", str(tmp_path / "o")]
     first, again = (CliRunner().invoke(scale.main, words) for _ in range(2))
     assert first.exit_code == 0 and re.search("Fastest.*% sure within 20%", " ".join(first.output.split()))
     assert "w1-r2.h5" in first.output and (tmp_path / "o" / "plan" / "plan.json").exists()
     assert re.search("hvdscale-scale digits/fc --workers [0-9,]*64", first.output)
-    assert "2 of 2 runs are already finished" in again.output and again.exit_code == 0
+    worded(again.output, about="runs are")
+    assert again.exit_code == 0
 
 
 @pytest.mark.parametrize("factor, code, runs", [(0.6, 0, 3), (2.0, 4, 3), (1.0, 5, 4)])

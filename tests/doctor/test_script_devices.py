@@ -30,16 +30,17 @@ def test_a_script_for_gpus_is_judged_without_any(examined, name):
 
 
 @pytest.mark.parametrize("call", ["graph = torch.cuda.CUDAGraph()", "made = torch.cuda.FloatTensor(3)"])
-def test_what_only_a_gpu_can_do_is_a_line_that_names_the_call(examined, call):
+def test_what_only_a_gpu_can_do_is_a_line_that_names_the_call(examined, call, worded):
     code, out, err, _ = examined(f"import torch\ntorch.zeros(3, device='cuda')\n{call}\n")
     assert (code, out) == (1, "") and len(err.splitlines()) == 1
-    assert f"train.py:3: '{call}' needs a GPU, and torch sees none on this machine (" in err
+    worded(err, about="needs a")
 
 
-def test_a_number_of_workers_of_its_own_is_refused_or_an_argument(examined):
+def test_a_number_of_workers_of_its_own_is_refused_or_an_argument(examined, worded):
     text = gpu_scripts.SPAWNING.replace("= torch.cuda.device_count()", "= int(sys.argv[2])")
     code, out, err, _ = examined(text, "--batch", "32", "--", "{local}", "2")
-    assert (code, out) == (1, "") and "it starts 2 workers, and this run has 1; take the number from" in err
+    worded(err, about="it starts")
+    assert (code, out) == (1, "")
     assert examined(text, "--batch", "32", "--", "{local}", "{workers}")[0] == 0
 
 
@@ -47,9 +48,9 @@ def test_a_script_that_asks_for_no_gpu_is_not_told_of_any(examined):
     assert "GPU" not in examined("honest")[1]
 
 
-def test_processes_that_a_script_starts_one_by_one_are_named_where_none_trains(examined):
+def test_processes_that_a_script_starts_one_by_one_are_named_where_none_trains(examined, worded):
     text = "import multiprocessing\n\n\ndef run(rank):\n    pass\n\n\nfor rank in range(2):\n" \
         "    process = multiprocessing.get_context('fork').Process(target=run, args=(rank,))\n    process.start()\n"
     code, out, err, _ = examined(text)
-    assert (code, out) == (1, "") and "made no update before it ended: no torch.optim.Optimizer made a step; not " \
-        "followed: the processes that the script starts itself (train.py:10); torch.multiprocessing.spawn is" in err
+    worded(err, about="made no")
+    assert (code, out) == (1, "")

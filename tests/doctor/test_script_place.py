@@ -141,8 +141,9 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_launcher_inside_torchrun_is_refused_before_the_script_runs(shared, monkeypatch):
+def test_a_launcher_inside_torchrun_is_refused_before_the_script_runs(shared, monkeypatch, worded):
     monkeypatch.setattr(orphans, "LAUNCHERS", [("mpirun", ()), ("torchrun", ())])
     done = CliRunner().invoke(doctor_script.script, ["train.py"])
-    assert done.exit_code == 1 and "Error: torchrun started mpirun, which started this process" in done.output
+    worded(done.output, about="torchrun started")
+    assert done.exit_code == 1
     assert "the script itself" not in done.output

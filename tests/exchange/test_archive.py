@@ -386,11 +386,11 @@ def test_half_a_character_in_a_study_is_no_crash_of_an_export(tmp_path):
 
 @pytest.mark.parametrize("path", [
     "../../evil/32", "/abs/model/sgd/32", "mnist/../../../32", "mnist/a\nb/sgd/32", "a//b/32", "mnist/.ssh/sgd/32"])
-def test_an_export_writes_nowhere_else(path, tmp_path):
+def test_an_export_writes_nowhere_else(path, tmp_path, worded):
     """A log from strangers may say anything of its archive."""
     stranger(tmp_path, path=path)
     before = sorted(os.listdir(tmp_path))
-    with pytest.raises(LogError, match="cannot be the folder of a study.*--as csv takes any name"):
+    with worded.error(LogError):
         export_archive(tmp_path / "evil.h5", tmp_path / "out")
     assert sorted(os.listdir(tmp_path)) == before
 
@@ -433,10 +433,10 @@ def test_an_export_reads_back_wherever_a_complete_trial_ended(trials, tmp_path):
             assert np.array_equal(after.evaluations.of_trial(name, row), before.evaluations.of_trial(name, id))
 
 
-def test_a_file_cut_off_is_noticed_where_trials_may_stop_early(tmp_path):
+def test_a_file_cut_off_is_noticed_where_trials_may_stop_early(tmp_path, worded):
     path = save(made_log(made_trial(1, range(0, 201, 50), (0.9, 0.8, 0.7, 0.5, 0.1), budget=1000)), tmp_path / "log.h5")
     export_archive(path, tmp_path / "archive")
     measured = tmp_path / "archive" / "made/net/nesterov/32/1/measurements.csv"
     write_text(measured, "".join(measured.read_text().splitlines(keepends=True)[:-2]))
-    with pytest.raises(LogError, match="is COMPLETE and its metadata.json says 200 steps, but its evaluations end at"):
+    with worded.error(LogError):
         import_archive(tmp_path / "archive", tmp_path / "back.h5")

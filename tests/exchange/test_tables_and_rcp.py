@@ -255,10 +255,11 @@ def test_what_a_source_is_is_told_from_what_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b'[{"Benchmark": "resnet"}]', b"step,val/error\n0,0.9\n", b"\xff\xfe{}"])
-def test_a_file_of_another_kind_is_told_what_would_be_taken(data, tmp_path):
+def test_a_file_of_another_kind_is_told_what_would_be_taken(data, tmp_path, worded):
     (tmp_path / "x.json").write_bytes(data)
     code, said = call("import", tmp_path / "x.json", tmp_path / "log.h5")
-    assert code == 2 and "x.json: is none of what can be imported: an archive" in said and "MLPerf" in said
+    worded(said)
+    assert code == 2 and "MLPerf" in said
     assert os.listdir(tmp_path) == ["x.json"]
 
 

@@ -106,7 +106,7 @@ def test_a_reader_can_follow_a_live_log(tmp_path):
         process.communicate()
 
 
-def test_a_writer_that_fails_stays_dead_and_its_log_reads(tmp_path, monkeypatch):
+def test_a_writer_that_fails_stays_dead_and_its_log_reads(tmp_path, monkeypatch, worded):
     path = tmp_path / "w.h5"
     log = open_log(path)
     begin(log)
@@ -114,7 +114,7 @@ def test_a_writer_that_fails_stays_dead_and_its_log_reads(tmp_path, monkeypatch)
     log.flush()
     step(log, 21)
     monkeypatch.setattr(os, "posix_fallocate", raise_no_space)
-    with pytest.raises(LogError, match="w.h5: cannot be written any more: .*No space"):
+    with worded.error(LogError):
         log.flush()
     monkeypatch.undo()
     for call in (log.flush, lambda: step(log, 22), log.finish):

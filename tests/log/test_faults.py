@@ -36,12 +36,12 @@ def test_what_is_no_log_is_named(make, said, tmp_path):
         read_log(tmp_path / "w.h5")
 
 
-def test_a_signal_while_a_log_is_read_is_not_taken_for_damage(tmp_path, monkeypatch):
+def test_a_signal_while_a_log_is_read_is_not_taken_for_damage(tmp_path, monkeypatch, worded):
     def stopped(*_, **__):
         raise StoppedError("stopped by a signal")
     path = finished(tmp_path / "w.h5")
     monkeypatch.setattr(h5py, "File", stopped)
-    with pytest.raises(StoppedError, match="^stopped by a signal$"):
+    with worded.error(StoppedError):
         read_log(path)
 
 

@@ -193,8 +193,8 @@ class Unreadable:
         raise RuntimeError("device-side assert")
 
 
-def test_a_log_that_this_process_writes_already_says_so(tmp_path):
-    with record(tmp_path / "w.h5"), pytest.raises(LogError, match="which is this one: close that run first"):
+def test_a_log_that_this_process_writes_already_says_so(tmp_path, worded):
+    with record(tmp_path / "w.h5"), worded.error(LogError):
         record(tmp_path / "w.h5", overwrite=True)
 
 

@@ -185,10 +185,10 @@ def test_a_wrong_value_costs_what_cannot_be_trusted_without_it(damage, kept, los
     assert (log.trials["plan"] == "{}").tolist() == [at == 1 and "plans" in lost for at in range(kept[0])]
 
 
-def test_where_no_trial_can_be_saved_nothing_is_written(tmp_path):
+def test_where_no_trial_can_be_saved_nothing_is_written(tmp_path, worded):
     path = finished(tmp_path / "w.h5", steps=100)
     flip_at(path, header_of(path, "trials") + 8, 8)
     before = contents(tmp_path)
-    with pytest.raises(LogError, match=f"^{path}: nothing can be saved: trials: .*checksum"):
+    with worded.error(LogError):
         repair(path)
     assert contents(tmp_path) == before

@@ -323,17 +323,17 @@ def test_segments_go_with_their_log_and_are_not_logs_themselves(tmp_path):
     log.abandon()
 
 
-def test_a_missing_segment_is_named(tmp_path):
+def test_a_missing_segment_is_named(tmp_path, worded):
     path, log = resumed(tmp_path, 0, 10, 20)
     log.abandon()
     os.unlink(tmp_path / "w.1.h5")
-    with pytest.raises(LogError, match="file 1 of the log is missing: .*w.2.h5 is file 2"):
+    with worded.error(LogError):
         read_log(path)
 
 
-def test_a_second_writer_is_told_who_writes(written, monkeypatch):
+def test_a_second_writer_is_told_who_writes(written, monkeypatch, worded):
     for how in ({}, {"overwrite": True}, {"resume": True}, {"overwrite": True, "take_over": True}):
-        with pytest.raises(LogError, match=f"is being written by process {os.getpid()} on "):
+        with worded.error(LogError):
             open_log(written.path, **how)
     assert read_log(written.path).writer()["pid"] == os.getpid()
     assert read_log(written.path).steps.rows == 2
@@ -390,11 +390,11 @@ def test_a_file_system_that_refuses_locks_needs_take_over(tmp_path, monkeypatch)
     open_log(tmp_path / "w.h5", overwrite=True).finish()
 
 
-def test_a_place_that_cannot_be_written_is_a_log_error(tmp_path):
+def test_a_place_that_cannot_be_written_is_a_log_error(tmp_path, worded):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LogError, match="its directory cannot be made"):
+    with worded.error(LogError):
         open_log(tmp_path / "file" / "w.h5")
-    with pytest.raises(LogError, match="cannot be written here"):
+    with worded.error(LogError):
         open_log("/proc/w.h5")
 
 
@@ -406,11 +406,12 @@ def test_attributes_of_any_kind_come_back(tmp_path):
     assert json.loads(json.dumps(read)) == read
 
 
-def test_where_locks_exclude_nobody_a_log_that_was_replaced_is_an_error_and_not_lost_in_silence(tmp_path, monkeypatch):
+def test_where_locks_exclude_nobody_a_log_that_was_replaced_is_an_error_and_not_lost_in_silence(tmp_path, monkeypatch,
+                                                                                                worded):
     """As where flock holds within a host alone: two hosts take it."""
     monkeypatch.setattr("hvdscale.system.lock.flock", lambda *_, **__: None)
     first, second = (open_log(tmp_path / "w.h5", overwrite=True) for _ in range(2))
-    with pytest.raises(LogError, match="another process has replaced it"):
+    with worded.error(LogError):
         first.finish()
     second.finish()
     read_log(tmp_path / "w.h5").close()
@@ -453,16 +454,16 @@ def test_on_an_overlay_a_log_of_the_lower_layer_is_locked_continued_and_replaced
         subprocess.run(["umount", tmp_path / "all"], check=True)
 
 
-def test_two_writers_who_see_each_others_files_late_leave_one_whole_log(tmp_path, monkeypatch):
+def test_two_writers_who_see_each_others_files_late_leave_one_whole_log(tmp_path, monkeypatch, worded):
     """As on two hosts, of which one shows for a while what the other has replaced, and locks exclude neither."""
     monkeypatch.setattr("hvdscale.system.lock.flock", lambda *_, **__: None)
     monkeypatch.setattr("hvdscale.log.writer.is_file", lambda *_: True)
     monkeypatch.setattr("hvdscale.log.writer.refuse_taken", lambda *_: None)
     first = open_log(tmp_path / "w.h5")
-    with pytest.raises(LogError, match="another process has made it"):
+    with worded.error(LogError):
         open_log(tmp_path / "w.h5")
     second = open_log(tmp_path / "w.h5", overwrite=True)
-    with pytest.raises(LogError, match="another process has replaced it"):
+    with worded.error(LogError):
         first.finish()
     second.finish()
     read_log(tmp_path / "w.h5").close()

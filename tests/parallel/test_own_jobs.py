@@ -75,9 +75,9 @@ def test_an_optimizer_of_ones_own_takes_the_steps(alone):
     np.testing.assert_allclose(alone[4][0], reference, rtol=1e-12)
 
 
-def test_a_batch_without_a_count_has_no_mean_and_a_pass_adds_nothing():
+def test_a_batch_without_a_count_has_no_mean_and_a_pass_adds_nothing(worded):
     """As where padding alone is left of a worker's share."""
-    with pytest.raises(WorkloadError, match="the counts returned by loss add up to 0 at step 0, so its batch has no"):
+    with worded.error(WorkloadError):
         trained(SingleWorker(), "NONE", steps=1)
     for noise_every in (0, 1):
         half, _ = trained(SingleWorker(), "HALF", **PLAIN, steps=3, accumulate=12, noise_every=noise_every)

@@ -111,8 +111,8 @@ def test_without_steps_there_are_branches_at_shares_of_the_budget():
         steps_at(BranchRequest(), 0)
 
 
-def test_a_rate_of_zero_is_refused_with_what_would_help():
-    with pytest.raises(PlanError, match="--at 0: the learning rate of the run is 0 there.*after the warmup"):
+def test_a_rate_of_zero_is_refused_with_what_would_help(worded):
+    with worded.error(PlanError):
         branch_plans(at=origin(step=0))
 
 
@@ -125,8 +125,8 @@ def test_the_metric_is_the_training_loss_unless_another_is_asked_for(asked, metr
 
 @pytest.mark.parametrize("asked, metrics", [("error", {"error": "min"}), ("val/accuracy", {"accuracy": "max"}),
                                             (None, {"accuracy": "max"}), ("dev/error", {"error": "min"})])
-def test_what_is_no_loss_is_refused(asked, metrics):
-    with pytest.raises(UsageError, match="is no loss of the workload; give train or val or test"):
+def test_what_is_no_loss_is_refused(asked, metrics, worded):
+    with worded.error(UsageError):
         metric_of(BranchRequest(metric=asked), metrics)
 
 

@@ -35,9 +35,9 @@ def test_a_built_in_job_of_a_later_version_is_the_same_with_a_note():
     assert note_version(then, then) == note_version(JOB, now) == []
 
 
-def test_a_change_is_refused_or_accepted_with_those_accepted_before():
+def test_a_change_is_refused_or_accepted_with_those_accepted_before(worded):
     then, now = {**JOB, "accepted": {"f00": "net.py differs"}}, edited("source", **{"job.py": "a2"})
-    with pytest.raises(UsageError, match="w.h5 is of another job: job.py differs. Put it back; --accept-changes"):
+    with worded.error(UsageError):
         refuse_changes(then, now, False, "w.h5", "Put it back")
     assert refuse_changes(then, now, True, "w.h5", "") == {"f00": "net.py differs", key_of(JOB): "job.py differs"}
     assert refuse_changes(then, JOB, False, "w.h5", "") == {"f00": "net.py differs"}

@@ -47,9 +47,9 @@ def test_a_schedule_and_a_half_life_in_tokens_are_those_in_examples(name, in_tok
 
 
 @pytest.mark.parametrize("name", [name for name, (_, unit) in LENGTHS.items() if unit == "tokens"])
-def test_a_workload_that_counts_examples_refuses_tokens_and_names_the_key(name):
+def test_a_workload_that_counts_examples_refuses_tokens_and_names_the_key(name, worded):
     value = [[0, 10], [5, 20]] if key_of(name) == "batch_schedule" else [5, 20] if key_type(name) is list else 100.0
-    with pytest.raises(PlanError, match=f"{key_of(name)} = '.* tokens': made/net counts examples, not tokens; give"):
+    with worded.error(PlanError):
         settled(train_tokens=None, optimizer="adamw", average="ema", **{name: value})
 
 

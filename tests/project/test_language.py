@@ -1,11 +1,13 @@
 """Habits of the code that a reader stumbles over: none in most rooms, and no more than there were in the others."""
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import hvdscale
+from tests.conftest import GOLDEN, ROOT
 
 PACKAGE = Path(hvdscale.__file__).parent
 # by habit and room, those that are left; only to be lowered
@@ -66,3 +68,10 @@ def test_no_room_has_more_of_these_habits_than_are_left():
     ("[x for x in [f(y)]]", "loop over one value"), ("[x for x in [*y]]", None)])
 def test_a_habit_is_found(code, habit):
     assert [found for found, _ in habits(ast.parse(code))] == ([habit] if habit else [])
+
+
+def test_kept_words_are_those_of_tests_that_are_there():
+    for path in (GOLDEN / "words").rglob("*.txt"):
+        tests = ROOT / "tests" / path.relative_to(GOLDEN / "words").with_suffix(".py")
+        kept = set(re.findall(r"^== (test_\w+)", path.read_text(encoding="utf-8"), re.M))
+        assert kept <= set(re.findall(r"^def (test_\w+)", tests.read_text(encoding="utf-8"), re.M)), path

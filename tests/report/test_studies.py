@@ -70,11 +70,11 @@ def test_repeats_of_one_setting_are_no_studies():
 
 
 @pytest.mark.parametrize("target, batches", [("val/error<0.6", "16, 64, 256 and 1,024"), ("val/error<0.2", "16")])
-def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target, batches):
+def test_a_target_met_before_the_first_step_is_said_and_the_rest_goes_on(target, batches, worded):
     easy = log(*realistic(16, 0.04, FEWEST[16], seed=16, easier=-1), path="b16.h5")
     document = document_of_logs([easy, *sweep()[1:]], [Target.parse(target)])
     said = words(document)
-    assert f"The target is met before the first step at batch {batches}: how steps" in said
+    worded(said, about="The target")
     assert "S_min" not in said and "Best point found" in said
     assert batches == "16" or "Widen the space" not in said, "nothing was searched where none had to train"
     assert ("Learning-rate rules from the best of batch 64" in said) == (batches == "16")
@@ -91,11 +91,12 @@ def test_tables_in_detail_are_in_the_files_alone(swept):
     assert detail.name in [table["name"] for table in section["tables"]]
 
 
-def test_workloads_are_shown_beside_each_other_and_beside_publications():
+def test_workloads_are_shown_beside_each_other_and_beside_publications(worded):
     logs = [*sweep(), *sweep(optimizer="sgd")]
     document = document_of_logs(logs, asked=ReportRequest(compare=("shallue2019",)))
     beside, published = document.chapters
-    assert beside.title == "Workloads beside each other" and {figure.name for figure in beside.figures} == {
+    worded(beside.title)
+    assert {figure.name for figure in beside.figures} == {
         f"optimizers-made-net-1000-examples-val-error-below-0.1-{kind}" for kind in ("steps", "normalised")}
     assert published.summary and published.title in words(document)
     written = json.loads(json.dumps(as_json(document), allow_nan=False))["chapters"]

@@ -182,9 +182,10 @@ def test_without_a_trial_to_show_a_sentence_stands_instead_of_a_table(tmp_path, 
     assert result.exit_code == 0 and said in shown and unsaid not in shown
 
 
-def test_every_table_says_what_kind_of_scaling_it_shows_and_fits_the_screen(studied):
+def test_every_table_says_what_kind_of_scaling_it_shows_and_fits_the_screen(studied, worded):
     shown = text(studied)
-    assert "weak scaling, 32 examples a worker" in shown and "Ratios are to W = 1" in shown
+    worded(shown, about="Ratios are")
+    assert "weak scaling, 32 examples a worker" in shown
     assert max(map(len, shown.splitlines())) <= 100
     shown.encode("ascii")
 
@@ -208,13 +209,14 @@ def test_a_target_met_at_the_first_evaluation_is_said_to_have_no_lower_end():
         assert said == (section.cells[0].steps.low == 0)
 
 
-def test_a_run_that_took_far_longer_than_others_is_named_and_in_no_time():
+def test_a_run_that_took_far_longer_than_others_is_named_and_in_no_time(worded):
     made = [one for w in (1, 2, 4) for one in repeated(w, 3, 0.01)]
     slow = trial(id=999, seed=9, workers=4, batch=128, steps=(0, 290, 300), error=(1, 1, 0.1), seconds=(0, 1, 9))
     [without], [section] = sections(log(*made)), sections(log(*made, slow))
     assert [run.trial.id for run, _ in section.slow] == [999]
     said = " ".join(str(found) for found in findings(section))
-    assert "1 run that took far longer" in said and ":999 at 4 workers, batch 128, took 3.0x as long" in said
+    worded(said, about="run that")
+    assert ":999 at 4 workers, batch 128, took 3.0x as long" in said
     typical, found = (one.cells[-1].examples_per_second.value for one in (without, section))
     assert found == pytest.approx(typical) and len(section.cells[-1].samples.seeds) == 4
 
@@ -243,16 +245,17 @@ def test_csv_holds_full_precision_intervals_and_trials(studied):
     assert (row["steps_to_target"], row["steps_to_target_low"]) == ("inf", "500.0")
 
 
-def test_of_a_search_that_met_nothing_no_rate_is_said_and_foreign_settings_differ_by_metaparameters():
+def test_of_a_search_that_met_nothing_no_rate_is_said_and_foreign_settings_differ_by_metaparameters(worded):
     made = [log(*[drawn(number, met, batch=batch, problem=vars(Schedule(0.1))) for number in range(6)],
                 path=f"nesterov-b{batch}.h5")
             for batch, met in ((256, 900), (512, math.inf))]
     [section] = sections(*made)
     [said] = [line for line in summary(section) if line.startswith("Learning rate by step")]
-    assert said.startswith("Learning rate by step, at batch 256: 0.1") and "512" not in said
+    worded(said)
+    assert "512" not in said
     [section] = sections(log(*[trial(id=at, peak_lr=at, plan="", target=None) for at in (1, 2)]),
                          targets=[Target.parse("val/error<0.2")])
-    assert "Settings that differ in learning_rate (1, 2) were tried" in text(section)
+    worded(text(section), about="Settings that")
 
 
 def test_json_has_findings_with_intervals_and_traces_rows_and_figures_to_trials_and_formulas():

@@ -135,13 +135,13 @@ def test_logs_of_living_groups_are_read(tmp_path):
     assert again == path and read_log(path).trials.rows == 2
 
 
-def test_a_study_of_which_no_trial_began_is_an_empty_log(tmp_path):
+def test_a_study_of_which_no_trial_began_is_an_empty_log(tmp_path, worded):
     path, log = collected(tmp_path, whole(0, kind="lost", reason="lost"))
     assert [table.rows for table in log.tables] == [0] * 4
-    assert "no trial has begun" in CliRunner().invoke(log_command, ["show", path]).output
+    worded(CliRunner().invoke(log_command, ["show", path]).output)
 
 
-def test_logs_that_are_lost_are_named_with_their_trials(tmp_path):
+def test_logs_that_are_lost_are_named_with_their_trials(tmp_path, worded):
     for name in "abcd":
         group_log(tmp_path, name, [(0, 0, 0, 10), (1, 1, 0, 10)])
     path, _ = collected(tmp_path, whole(0, ("a.h5", 0)))
@@ -151,15 +151,16 @@ def test_logs_that_are_lost_are_named_with_their_trials(tmp_path):
         collected(tmp_path, whole(0, ("a.h5", 0)), whole(5, ("b.h5", 1), ("a.h5", 1)), whole(3, ("b.h5", 0)),
                   whole(4, ("c.h5", 0)), whole(6, ("d.h5", 0)), whole(7, ("d.h5", 9)))
     said = str(caught.value).splitlines()
-    assert "b.h5: there is no such log; with it sgd-b32 loses trial 3, 5" in said[0]
-    assert "c.h5: is cut off at byte 2,000 of " in said[1] and said[1].endswith("with it sgd-b32 loses trial 4")
+    worded(said[0])
+    worded(said[1])
+    assert said[1].endswith("with it sgd-b32 loses trial 4")
     assert said[2].endswith("d.h5: has no trial 9, which sgd-b32 needs as 7")
-    assert f"files of these trials in {tmp_path / 'trials' / STUDY}" in said[3]
+    worded(said[3])
     assert read_log(path).trials["id"].tolist() == [0]                       # as it was
     assert sorted(os.listdir(tmp_path)) == ["logs", f"{STUDY}.h5"]
 
 
-def test_one_job_waits_for_another_that_collects_the_study(tmp_path, monkeypatch):
+def test_one_job_waits_for_another_that_collects_the_study(tmp_path, monkeypatch, worded):
     group_log(tmp_path, "a", [(0, 0, 0, 10)])
     other = Lock.take(str(tmp_path / f"{STUDY}.h5"))
     timer = threading.Timer(0.2, other.release)         # longer than a writer of a log would wait
@@ -169,7 +170,7 @@ def test_one_job_waits_for_another_that_collects_the_study(tmp_path, monkeypatch
     assert log.trials.rows == 1
     monkeypatch.setattr(collecting, "LOCK_ATTEMPTS", 2)
     other = Lock.take(str(tmp_path / f"{STUDY}.h5"))
-    with pytest.raises(LogError, match=f"{STUDY}.h5: is being written by process {os.getpid()}"):
+    with worded.error(LogError):
         collected(tmp_path, whole(0, ("a.h5", 0)))
     other.release()
 

@@ -168,7 +168,7 @@ def test_lengths_are_texts_or_numbers_by_their_older_names(read):
     assert newer == older
 
 
-def test_a_sweep_counts_tokens_and_searches_them(read):
+def test_a_sweep_counts_tokens_and_searches_them(read, worded):
     text = SMALL.replace("steps = 100", 'budget = "1e4 tokens"').replace("evaluations = 10\n", "") + LR
     text += '[settings]\neval_every = "1e3 tokens"\n[space.warmup_tokens]\nmin = 100\nmax = 400\n'
     study = read(text).studies[0]
@@ -178,19 +178,18 @@ def test_a_sweep_counts_tokens_and_searches_them(read):
     assert (settled.budget_steps, settled.eval_every) == (200, 20) and study.global_batch == 4
     plan = plan_of(settled, 0, JOB, data)
     assert plan.warmup_steps == -(-settled.points[0]["warmup_tokens"] // (12.5 * 4))
-    with pytest.raises(PlanError, match="counts examples, not tokens"):
+    with worded.error(PlanError):
         settle_study(read(text), study, JOB, SimpleNamespace(train=range(1000), train_tokens=None), None)
 
 
-def test_the_batch_of_a_study_may_grow_from_it(read):
+def test_the_batch_of_a_study_may_grow_from_it(read, refused):
     ramp = '[batch.4.settings]\nbatch_schedule = [[0, 4], ["0.5 epochs", 8]]\n'
     sweep = read(SMALL + LR + ramp)
     data = SimpleNamespace(train=range(100), val=range(20), train_tokens=None)
     settled = settle_study(sweep, sweep.studies[0], JOB, data, None)
     plan = plan_of(settled, 0, JOB, data)
     assert str(plan.batches) == "4, 8 from step 13" and settled.budget_examples == 13 * 4 + 87 * 8
-    refused(read, SMALL + LR + ramp.replace("batch.4", "batch.16"),
-            "batch.16.settings: batch_schedule = .* begins at another batch than that of the study, 16; give it")
+    refused(read, SMALL + LR + ramp.replace("batch.4", "batch.16"))
 
 
 def test_targets_are_ordered_from_the_easiest_to_the_strictest(read):
@@ -235,13 +234,13 @@ def test_a_batchs_settings_unset_the_alternatives_for_all_batches(read):
 
 # the space
 
-def test_half_lives_are_searched_in_examples_where_the_optimizer_has_them(read):
+def test_half_lives_are_searched_in_examples_where_the_optimizer_has_them(read, worded):
     space = LR + "[space.beta2_half_life]\nscale = 'log'\nmin = 1e3\nmax = 1e6\n"
     sweep = read(SMALL.replace('"sgd"', '"adam"') + space)
     assert {parameter.name for parameter in sweep.studies[0].space(100)} == {"lr", "beta2_half_life"}
-    with pytest.raises(UsageError, match="beta2_half_life acts only with adam, .* or muon, and the sweep has sgd"):
+    with worded.error(UsageError):
         read(SMALL + space)
-    with pytest.raises(UsageError, match="beta2 is set here, and beta2_half_life is searched"):
+    with worded.error(UsageError):
         read(SMALL.replace('"sgd"', '"adam"') + space + "[settings]\nbeta2 = 0.9\n")
 
 
@@ -299,11 +298,12 @@ def test_values_may_be_text_numbers_or_words_in_a_numbers_place(read):
 
 # what is refused: the text that is put in, what is said
 
-def refused(read, text, said):
-    """The message names this file, and then says so."""
-    with pytest.raises(UsageError) as caught:
-        read(text)
-    assert re.search(rf"/sweep\.toml: {said}", str(caught.value)), str(caught.value)
+@pytest.fixture
+def refused(worded):
+    def refused(read, text):
+        with worded.error(UsageError):
+            read(text)
+    return refused
 
 
 def top(old, new):
@@ -336,11 +336,11 @@ def test_what_cannot_hold_is_refused_in_the_same_words(golden, read, tmp_path, m
     golden("sweep", answered("sweep", said))
 
 
-def test_a_space_without_a_rate_and_shares_of_a_budget_in_seconds_are_refused(read):
-    refused(read, SMALL + "[space.weight_decay]\nvalues = [1]\n", r"has no \[space.lr\]; the learning rate is searched")
+def test_a_space_without_a_rate_and_shares_of_a_budget_in_seconds_are_refused(read, refused):
+    refused(read, SMALL + "[space.weight_decay]\nvalues = [1]\n")
     text = SMALL.replace("steps = 100", "seconds = 9").replace("evaluations = 10\n", "") + LR
     text += "[space.warmup_steps]\nmin = 0.1\nmax = 0.2\nscaled = 'budget'\n[settings]\neval_every = 3\n"
-    refused(read, text, "space.warmup_steps: scaled = 'budget' needs a budget with a last step")
+    refused(read, text)
 
 
 def test_a_key_that_a_workloads_defaults_may_let_act_is_left_to_the_plan(read):

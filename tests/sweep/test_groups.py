@@ -76,10 +76,10 @@ def test_the_tasks_on_a_node_of_slurm_are_counted_node_by_node(environment, node
 
 @pytest.mark.parametrize("told, lacking", [
     (OPEN_MPI, "OMPI_COMM_WORLD_RANK"), (SRUN, "SLURM_STEP_TASKS_PER_NODE"), (HYDRA, "MPI_LOCALRANKID")])
-def test_a_launcher_without_ranks_is_named_unless_it_started_one_process(environment, told, lacking):
+def test_a_launcher_without_ranks_is_named_unless_it_started_one_process(environment, told, lacking, worded):
     told = {name: value for name, value in told.items() if name != lacking}
     environment(**told)
-    with pytest.raises(WorkersError, match=f"started . processes, but does not give .*: {lacking} is ''"):
+    with worded.error(WorkersError):
         place()
     environment(**{**told, next(iter(told)): "1"})
     assert (place().rank, place().local_rank, place().local_size) == (0, 0, 1)
@@ -123,11 +123,12 @@ class Unjoined:
         return True
 
 
-def test_processes_that_mpi_does_not_join_are_an_error_not_lone_groups(environment, variables_kept, monkeypatch):
+def test_processes_that_mpi_does_not_join_are_an_error_not_lone_groups(environment, variables_kept, monkeypatch,
+                                                                       worded):
     environment(**OPEN_MPI)
     monkeypatch.setattr("hvdscale.sweep.groups.load_horovod", lambda *given: Unjoined())
     monkeypatch.setattr("hvdscale.sweep.groups._begin_mpi", lambda hvd: Unjoined())
-    with pytest.raises(WorkersError, match="mpirun started 4 processes, but Horovod joins 1: .* do not use one MPI"):
+    with worded.error(WorkersError):
         form_group(2, 60, CORES)
 
 

@@ -168,9 +168,9 @@ def test_no_more_trials_start_after_all_fail_alike(tmp_path, monkeypatch, capsys
     owner.release()
 
 
-def test_what_would_fail_in_every_trial_is_an_error_and_no_trials_own_failure(tmp_path):
+def test_what_would_fail_in_every_trial_is_an_error_and_no_trials_own_failure(tmp_path, worded):
     sweep = sweep_file(tmp_path, batch_sizes="[64]")
-    with pytest.raises(PlanError, match="loader_workers applies only to map-style data sets"):
+    with worded.error(PlanError):
         carry_out(sweep, tmp_path / "out", free={"loader_workers": 1})
     assert not list((tmp_path / "out").glob("trials/*/*.json"))
     assert carry_out(sweep, tmp_path / "out")[0] == 0

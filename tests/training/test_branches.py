@@ -182,25 +182,25 @@ def test_branches_from_the_checkpoints_of_another_run(branch):
 
 
 @pytest.mark.usefixtures("finished")
-def test_what_contradicts_what_is_there_is_refused(branch):
+def test_what_contradicts_what_is_there_is_refused(branch, worded):
     with pytest.raises(UsageError, match="out/branches.h5 belongs to another branch: rule was linear, is now sqrt"):
         branch(replace(ASKED, rule="sqrt"))
-    with pytest.raises(CheckpointError, match="has no checkpoint of step 15; there are 0, 10, 20"):
+    with worded.error(CheckpointError):
         branch(replace(ASKED, at=(15, 20)))
-    with pytest.raises(PlanError, match="belongs to another plan: .*label_smoothing was 0.1, is now 0.2"):
+    with worded.error(PlanError):
         branch(label_smoothing=0.2)
-    with pytest.raises(PlanError, match="the checkpoints are of another problem: label_smoothing"):
+    with worded.error(PlanError):
         branch(out="own", source="out/checkpoints", label_smoothing=0.2)
-    with pytest.raises(CheckpointError, match="empty: has no checkpoint to branch from"):
+    with worded.error(CheckpointError):
         os.makedirs("empty")
         layers_of_run("empty")
 
 
-def test_settings_that_no_branch_can_have_are_refused_before_the_first_one(branch):
-    with pytest.raises(PlanError, match="larger than the training set"):
+def test_settings_that_no_branch_can_have_are_refused_before_the_first_one(branch, worded):
+    with worded.error(PlanError):
         branch(replace(ASKED, factors=(1, 64)))
     assert not logs("out")
-    with pytest.raises(PlanError, match="it must stay below 1"):
+    with worded.error(PlanError):
         branch(replace(ASKED, factors=(1, 16), rule="adam_sqrt"), out="adam", optimizer="adam", global_batch=2,
                base_batch=2)
 

@@ -117,10 +117,10 @@ def test_digits_is_cut_into_three_splits_that_share_no_image():
     assert all(split.labels.bincount(minlength=10).min() > 0 for split in (data.train, data.val, data.test))
 
 
-def test_without_scikit_learn_the_digits_name_it(monkeypatch):
+def test_without_scikit_learn_the_digits_name_it(monkeypatch, worded):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match="the digits data set needs .*pip install scikit-learn"):
+    with worded.error(DataError):
         find("digits/fc").load(None)
 
 
@@ -237,8 +237,8 @@ def test_what_the_data_says_of_the_problem_stands_in_the_plan():
     assert found.model_args == {"vocabulary": 9, "width": 2} and found.data == {"sequence": 8, "missing": ["a"]}
 
 
-def test_model_arguments_that_build_does_not_take_are_named():
-    with pytest.raises(UsageError, match="tokens/tagger does not take model_args = {'depth': 3}: .*depth"):
+def test_model_arguments_that_build_does_not_take_are_named(worded):
+    with worded.error(UsageError):
         build_model(Tokens(), {"depth": 3})
 
 
@@ -253,9 +253,8 @@ def test_labels_of_a_test_set_that_maps_are_not_read_at_load():
     load_data(Classification("d", "m", 5, lambda _: Data(good, good, MapSplit([(0, 9)])), None), None)
 
 
-def test_loader_workers_for_data_in_memory_are_refused():
-    with pytest.raises(PlanError,
-                       match="loader_workers applies only to map-style data sets .* of toy/net are in memory"):
+def test_loader_workers_for_data_in_memory_are_refused(worded):
+    with worded.error(PlanError):
         prepare("tests.parallel.toy:WORKLOAD", [{"loader_workers": 2, "threads": 1}], SingleWorker())
 
 

@@ -69,11 +69,14 @@ def load(folder, dataset="cifar_10", **more):
     return cifar.workload(dataset, "alexnet").load(str(folder), **more)
 
 
-def refused(folder, said, dataset="cifar_10", **more):
-    with pytest.raises(DataError, match=said) as caught:
-        load(folder, dataset, **more)
-    assert str(folder) in str(caught.value)
-    return str(caught.value)
+@pytest.fixture
+def refused(worded):
+    def refused(folder, dataset="cifar_10", **more):
+        with worded.error(DataError) as caught:
+            load(folder, dataset, **more)
+        assert str(folder) in str(caught.value)
+        return str(caught.value)
+    return refused
 
 
 # what is read
@@ -144,10 +147,10 @@ def test_only_the_training_examples_are_augmented_and_by_argument_none(tmp_path)
 
 @pytest.mark.parametrize("dataset, name", [("cifar_10", "data_batch_5.bin"), ("cifar_10", "test_batch.bin"),
                                            ("cifar_10", "data_batch_1.bin"), ("cifar_100", "test.bin")])
-def test_a_missing_file_is_named_and_done_without_where_that_is_allowed(tmp_path, dataset, name):
+def test_a_missing_file_is_named_and_done_without_where_that_is_allowed(tmp_path, dataset, name, refused):
     write(tmp_path, dataset)
     (tmp_path / name).unlink()
-    assert "--allow-missing" in refused(tmp_path, f"lacks {name} of CIFAR-10", dataset)
+    assert "--allow-missing" in refused(tmp_path, dataset)
     data = load(tmp_path, dataset, allow_missing=True)
     assert data.record["missing"] == [name] and data.notes[0] == f"does without {name} (--allow-missing)"
     layout = cifar.LAYOUTS[dataset]
@@ -156,36 +159,36 @@ def test_a_missing_file_is_named_and_done_without_where_that_is_allowed(tmp_path
     assert (len(data.val), len(data.test)) == (VALIDATION, 0 if name == layout.test else TEST)
 
 
-def test_all_missing_files_are_named_and_training_needs_one(tmp_path):
+def test_all_missing_files_are_named_and_training_needs_one(tmp_path, refused):
     write(tmp_path, "cifar_10")
     for number in (1, 2, 4, 5):
         (tmp_path / f"data_batch_{number}.bin").unlink()
-    refused(tmp_path, "lacks data_batch_1.bin, data_batch_2.bin, data_batch_4.bin, data_batch_5.bin of CIFAR-10;")
+    refused(tmp_path)
     (tmp_path / "data_batch_3.bin").unlink()
-    refused(tmp_path, "has no data_batch_1.bin or other .*; it holds test_batch.bin$", allow_missing=True)
+    refused(tmp_path, allow_missing=True)
 
 
 @pytest.mark.parametrize("dataset, name", [
     ("cifar_10", "data_batch_1"), ("cifar_10", "cifar-10-python.tar.gz"), ("cifar_10", "cifar-10-batches-py"),
     ("cifar_100", "train"), ("cifar_100", "cifar-100-python")])
-def test_a_pickled_version_is_named_and_never_read(tmp_path, dataset, name):
+def test_a_pickled_version_is_named_and_never_read(tmp_path, dataset, name, refused):
     (tmp_path / name).mkdir() if "." not in name and "-" in name else (tmp_path / name).write_bytes(b"cos\nsystem\n")
-    said = refused(tmp_path, f"{name}: is of CIFAR-.*Python version, which is not read", dataset, allow_missing=True)
+    said = refused(tmp_path, dataset, allow_missing=True)
     assert cifar.LAYOUTS[dataset].archive in said
 
 
-def test_a_wrong_folder_is_said_with_what_it_holds(tmp_path):
+def test_a_wrong_folder_is_said_with_what_it_holds(tmp_path, worded, refused):
     write(tmp_path / "hundred", "cifar_100")
-    refused(tmp_path / "hundred", "has no data_batch_1.bin or other .*; it holds test.bin, train.bin$")
-    refused(tmp_path / "hundred" / "test.bin", "it is a file, not a folder$")
-    with pytest.raises(DataError, match="cifar_100 needs --data-dir DIR with train.bin and .*100-binary.tar.gz"):
+    refused(tmp_path / "hundred")
+    refused(tmp_path / "hundred" / "test.bin")
+    with worded.error(DataError):
         cifar.workload("cifar_100", "alexnet").load(None)
 
 
 # what is wrong
 
 @pytest.mark.parametrize("dataset", ["cifar_10", "cifar_100"])
-def test_a_label_that_is_no_class_is_named_with_its_record_and_byte(tmp_path, dataset):
+def test_a_label_that_is_no_class_is_named_with_its_record_and_byte(tmp_path, dataset, refused):
     write(tmp_path, dataset)
     classes = cifar.LAYOUTS[dataset].classes
     for column, count in enumerate(classes):
@@ -193,40 +196,37 @@ def test_a_label_that_is_no_class_is_named_with_its_record_and_byte(tmp_path, da
         content = bytearray(made(dataset)[name][0])
         content[at] = count
         (tmp_path / name).write_bytes(content)
-        refused(tmp_path, f"{name}: record 4 has label {count}, byte {at} of the file, .* 0 .. {count - 1};", dataset)
+        refused(tmp_path, dataset)
         content[at] = count - 1
         (tmp_path / name).write_bytes(content)
         load(tmp_path, dataset)
 
 
-def test_a_file_of_another_length_is_named_with_its_bytes_and_records(tmp_path):
+def test_a_file_of_another_length_is_named_with_its_bytes_and_records(tmp_path, refused):
     write(tmp_path, "cifar_10")
     whole = made("cifar_10")["data_batch_2.bin"][0]
-    for content, said in [
-            (whole[:-1], "has 18437 bytes, 5 records of 3073 bytes and 3072 bytes, not the 18438 of 6 records"),
-            (whole[:3073], "has 3073 bytes, 1 records of 3073 bytes, not the 18438"),
-            (whole + b"x", "has 18439 bytes, 6 records of 3073 bytes and 1 bytes, not"), (b"", "has 0 bytes, 0 rec")]:
+    for content in (whole[:-1], whole[:3073], whole + b"x", b""):
         (tmp_path / "data_batch_2.bin").write_bytes(content)
-        refused(tmp_path, f"data_batch_2.bin: {said}")
+        refused(tmp_path)
 
 
-def test_files_under_each_others_names_are_told_by_the_published_checksums(tmp_path, monkeypatch):
+def test_files_under_each_others_names_are_told_by_the_published_checksums(tmp_path, monkeypatch, refused):
     write(tmp_path, "cifar_10")
     content = {name: content for name, (content, _, _) in made("cifar_10").items()}
     published = {name: hashlib.sha1(part).hexdigest() for name, part in content.items()}
     monkeypatch.setattr("hvdscale.workloads.files.published_digests", lambda algorithm: {"cifar_10": published})
     assert load(tmp_path).notes == ()
     (tmp_path / "data_batch_1.bin").write_bytes(content["data_batch_2.bin"])
-    refused(tmp_path, "data_batch_1.bin: holds data_batch_2.bin of cifar_10, as its sha1 shows, not data_batch_1")
+    refused(tmp_path)
     changed = bytes([content["data_batch_1.bin"][0]]) + bytes([content["data_batch_1.bin"][1] ^ 1]) + \
         content["data_batch_1.bin"][2:]
     (tmp_path / "data_batch_1.bin").write_bytes(changed)
     assert load(tmp_path).notes == ("not the published bytes, as sha1 shows: data_batch_1.bin",)
     (tmp_path / "data_batch_4.bin").write_bytes(changed)
-    refused(tmp_path, "data_batch_4.bin: has the same bytes as .*data_batch_1.bin; put the right file there")
+    refused(tmp_path)
 
 
-def test_an_archive_writes_nothing_and_its_links_are_not_followed(tmp_path):
+def test_an_archive_writes_nothing_and_its_links_are_not_followed(tmp_path, refused):
     files = {name: content for name, (content, _, _) in made("cifar_10").items()}
     archive = tarred(files, "../../../outside")
     (tmp_path / "in").mkdir()
@@ -238,7 +238,7 @@ def test_an_archive_writes_nothing_and_its_links_are_not_followed(tmp_path):
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
             tar.addfile(link)
-    refused(tmp_path / "in", "has no data_batch_1.bin or other training file")
+    refused(tmp_path / "in")
 
 
 @pytest.mark.parametrize("packing", [".tar.gz", ".tar"])
@@ -248,7 +248,8 @@ def test_a_damaged_archive_is_an_error_naming_it_or_has_valid_labels(tmp_path, p
     whole, damaged = gzip.compress(whole) if packing == ".tar.gz" else whole, tmp_path / f"cifar-10-binary{packing}"
     for at in np.random.default_rng(0).integers(0, len(whole) - 10_000, 20):         # a tar ends with zeros
         damaged.write_bytes(whole[:at])
-        refused(tmp_path, "cifar-10-binary|has no data_batch_1.bin|lacks")
+        with pytest.raises(DataError, match=f"{tmp_path}.*(cifar-10-binary|lacks)"):
+            load(tmp_path)
         damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
         try:
             data = load(tmp_path)
@@ -258,18 +259,18 @@ def test_a_damaged_archive_is_an_error_naming_it_or_has_valid_labels(tmp_path, p
 
 
 @pytest.mark.parametrize("name", ["data_batch_3.bin", "test_batch.bin.gz", "cifar-10-binary.tar.gz"])
-def test_a_folder_a_loop_or_an_unreadable_file_in_the_place_of_a_file_is_named(tmp_path, name):
+def test_a_folder_a_loop_or_an_unreadable_file_in_the_place_of_a_file_is_named(tmp_path, name, refused):
     write(tmp_path, "cifar_10")
     for there in ("data_batch_3.bin", "test_batch.bin"):
         (tmp_path / there).unlink()
     (tmp_path / name).mkdir()
-    refused(tmp_path, "is not a regular file|lacks data_batch_3.bin, test_batch.bin")
+    refused(tmp_path)
     (tmp_path / name).rmdir()
     (tmp_path / name).symlink_to(tmp_path / name)
-    refused(tmp_path, "lacks data_batch_3.bin, test_batch.bin")
+    refused(tmp_path)
     (tmp_path / name).unlink()
     (tmp_path / name).symlink_to("/proc/self/mem")                      # which not even root can read at 0
-    refused(tmp_path, f"{name}: cannot be read.*Input/output error")
+    refused(tmp_path)
 
 
 # the workloads

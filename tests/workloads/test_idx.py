@@ -82,9 +82,12 @@ def write(path, array):
     path.write_bytes(idx(array))
 
 
-def refused_set(folder, said):
-    with pytest.raises(DataError, match=said):
-        mnist.load("mnist", str(folder))
+@pytest.fixture
+def refused_set(worded):
+    def refused_set(folder):
+        with worded.error(DataError):
+            mnist.load("mnist", str(folder))
+    return refused_set
 
 
 def test_the_last_training_images_are_for_validation(folder):
@@ -96,63 +99,61 @@ def test_the_last_training_images_are_for_validation(folder):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_or_damaged_file_of_the_set_is_named(folder, name):
+def test_a_missing_or_damaged_file_of_the_set_is_named(folder, name, refused_set):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[:-1])
-    refused_set(folder, f"{name}: has {len(content) - 1} bytes")
+    refused_set(folder)
     (folder / name).unlink()
-    refused_set(folder, f"{folder}: has no {name}, plain, .gz or .xz; it holds t")
+    refused_set(folder)
     (folder / name).mkdir()
-    refused_set(folder, f"{name}: is not a regular file")
+    refused_set(folder)
     (folder / f"{name}.gz").write_bytes(gzip.compress(content))
     assert len(mnist.load("mnist", str(folder)).train) == 8
 
 
-@pytest.mark.parametrize("name, array, said", [
-    (FILES[1], np.arange(3), f"{FILES[0]} has 12 images, but .*{FILES[1]} has 3 labels; they are not of one set"),
-    (FILES[2], np.zeros((3, 32, 30)), f"{FILES[2]}: has images of 32x30 pixels, not 28x28"),
-    (FILES[3], np.array([0, 9, 10]), f"{FILES[3]}: label 10 of example 2 is not one of 0 .. 9")])
-def test_files_that_make_no_set_are_named(folder, name, array, said):
+@pytest.mark.parametrize("name, array", [
+    (FILES[1], np.arange(3)), (FILES[2], np.zeros((3, 32, 30))), (FILES[3], np.array([0, 9, 10]))])
+def test_files_that_make_no_set_are_named(folder, name, array, refused_set):
     write(folder / name, array.astype(np.uint8))
-    refused_set(folder, said)
+    refused_set(folder)
 
 
-def test_files_of_another_data_set_are_told_by_their_checksums(folder, monkeypatch):
+def test_files_of_another_data_set_are_told_by_their_checksums(folder, monkeypatch, refused_set):
     digests = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in FILES}
     monkeypatch.setattr("hvdscale.workloads.files.published_digests", lambda algorithm: {"fashion_mnist": digests})
-    refused_set(folder, f"{FILES[0]}: holds {FILES[0]} of fashion_mnist, as its md5 shows, not {FILES[0]} of mnist")
+    refused_set(folder)
     data = mnist.load("fashion_mnist", str(folder))
     sums = "".join(f"{digests[name]}  {name}\n" for name in sorted(FILES))
     assert data.notes == () and data.record == {"files_md5": hashlib.md5(sums.encode()).hexdigest()[:12]}
 
 
-def test_a_set_with_nothing_beside_validation_is_named(folder):
+def test_a_set_with_nothing_beside_validation_is_named(folder, refused_set):
     for name in FILES[:2]:
         write(folder / name, read(folder / name, 3 if "images" in name else 1)[:4])
-    refused_set(folder, "has 4 training examples, of which 4 are for validation; none are left")
+    refused_set(folder)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
-    refused_set(tmp_path / "none", "none: has no train-images-idx3-ubyte, .*; there is no such folder")
-    refused_set(tmp_path / "a\0b", "has no train-images-idx3-ubyte, .*; it cannot be listed: embedded null byte")
+def test_a_folder_that_is_not_there_is_named(tmp_path, refused_set):
+    refused_set(tmp_path / "none")
+    refused_set(tmp_path / "a\0b")
     for name in "abcdefghijk":
         (tmp_path / name).write_bytes(b"")
-    refused_set(tmp_path, "it holds a, b, c, d, e, f, g, h and 3 more$")
+    refused_set(tmp_path)
 
 
-def test_a_folder_without_test_images_is_trained_on_where_that_is_allowed(folder):
+def test_a_folder_without_test_images_is_trained_on_where_that_is_allowed(folder, worded, refused_set):
     (folder / FILES[2]).unlink()
-    refused_set(folder, f"has no {FILES[2]}, .*; --allow-missing does without the test files")
+    refused_set(folder)
     data = mnist.load("mnist", str(folder), allow_missing=True)
     assert [len(split) for split in (data.train, data.val, data.test)] == [8, 4, 0]
     assert data.record["missing"] == [FILES[2]]
     assert data.notes[0] == f"does without {FILES[2]} (--allow-missing)"
     (folder / FILES[0]).unlink()
-    with pytest.raises(DataError, match=f"has no {FILES[0]}, plain, .gz or .xz; it holds .*"):
+    with worded.error(DataError):
         mnist.load("mnist", str(folder), allow_missing=True)
 
 
-def test_files_are_found_under_other_names_and_in_usual_sub_folders(folder):
+def test_files_are_found_under_other_names_and_in_usual_sub_folders(folder, refused_set):
     labels = mnist.load("mnist", str(folder)).train.labels.tolist()
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
@@ -162,7 +163,7 @@ def test_files_are_found_under_other_names_and_in_usual_sub_folders(folder):
         (raw / renamed).write_bytes(pack((folder / name).read_bytes()))
         (folder / name).unlink()
     assert mnist.load("mnist", str(folder)).train.labels.tolist() == labels
-    refused_set(folder / "MNIST", "it holds raw$")
+    refused_set(folder / "MNIST")
 
 
 def test_a_new_data_set_is_one_record_and_needs_no_published_digests(folder, monkeypatch):

@@ -47,8 +47,8 @@ def test_steps_of_a_rule_are_those_of_the_curve():
         assert one.examples.low * 0.98 <= 1 + 64 / b_crit <= one.examples.high * 1.02
 
 
-def test_a_rule_in_a_size_that_cells_do_not_have_is_an_error():
-    with pytest.raises(UsageError, match="tokens is not one of the sizes of these cells, parameters"):
+def test_a_rule_in_a_size_that_cells_do_not_have_is_an_error(worded):
+    with worded.error(UsageError):
         costs_of(BorrowedLaw.parse("batch = tokens"), laws(runs_to_target(seeds=2)))
 
 

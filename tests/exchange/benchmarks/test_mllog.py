@@ -63,12 +63,12 @@ def read_runs(tmp_path, *texts, words=()):
     return {name: read.evaluations[name].tolist() for name in read.evaluations}, read_trials(read), done.stderr
 
 
-def test_a_folder_of_results_becomes_a_trial_each(tmp_path):
+def test_a_folder_of_results_becomes_a_trial_each(tmp_path, worded):
     write(tmp_path / "bert", submission(), submission(seed=4, at=(2560, 5120, 7680), values=(0.1, 0.5, 0.75)))
     (tmp_path / "bert" / "notes.txt").write_text("no lines of MLPerf")
     read, done = imported(tmp_path / "bert", tmp_path / "log.h5")
     assert done.stdout.startswith(f"{tmp_path}/log.h5: 2 trials, ")
-    assert "assumed: 1 worker, without times" in done.stderr
+    worded(done.stderr)
     assert read.trials["seed"].tolist() == [3, 4] and set(read.trials["status"]) == {Status.COMPLETE}
     assert read.trials["metaparameters/learning_rate"].tolist() == [0.002, 0.002]
     assert read.trials["metaparameters/warmup_steps"].tolist() == [100, 100]
@@ -151,14 +151,14 @@ def test_a_value_that_is_an_object_is_a_metric_for_each_entry(tmp_path):
     assert rows["val/converged"] == [0, 0, 1] and "note: " not in said
 
 
-def test_of_a_run_that_was_restarted_in_one_file_the_last_attempt_counts(tmp_path):
+def test_of_a_run_that_was_restarted_in_one_file_the_last_attempt_counts(tmp_path, worded):
     first = submission(status="", seed=1, at=(2560, 5120, 7680), values=(0.1, 0.2, 0.3))
     again = [line("seed", 5, ms=100_000), line("run_start", ms=100_500), line("run_start", ms=100_700),
              line("eval_accuracy", 0.75, ms=107_500, samples_count=2560),
              line("run_stop", ms=107_500, status="success")]
     rows, [trial], said = read_runs(tmp_path, first + "\n".join(again), words=("--workers", "4"))
     assert (rows["step"], rows["val/eval_accuracy"], rows["train_seconds"], trial.seed) == ([10], [0.75], [7], 5)
-    assert "has 2 lines run_start, as after a restart" in said
+    worded(said)
     rows, _, _ = read_runs(tmp_path, first + line("run_start", ms=100_000) + "\n")      # which came to nothing
     assert rows["val/eval_accuracy"] == [0.1, 0.2, 0.3]
 
@@ -193,10 +193,11 @@ def test_names_given_at_import_join_what_files_call_differently(tmp_path):
         assert str(read_trials(read)[0].workload) == "d/m, o, 7 training examples"
 
 
-def test_a_folder_whose_runs_are_all_wrong_is_not_said_to_have_none(tmp_path):
+def test_a_folder_whose_runs_are_all_wrong_is_not_said_to_have_none(tmp_path, worded):
     write(tmp_path / "runs", submission(batch=0))
     code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", "--skip-broken")
-    assert code == 1 and "each file with one is wrong" in said and "global_batch_size is 0" in said
+    worded(said)
+    assert code == 1 and "global_batch_size is 0" in said
 
 
 def test_wrong_lines_are_named_and_leave_nothing_or_are_left_out(golden, tmp_path, monkeypatch):

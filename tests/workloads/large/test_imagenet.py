@@ -52,9 +52,12 @@ def load(folder, dataset="imagenet", side=8, **more):
     return imagenet.load(dataset, str(folder), side=side, **more)
 
 
-def refused(folder, said, dataset="imagenet", **more):
-    with pytest.raises(DataError, match=said):
-        load(folder, dataset, **more)
+@pytest.fixture
+def refused(worded):
+    def refused(folder, dataset="imagenet", **more):
+        with worded.error(DataError):
+            load(folder, dataset, **more)
+    return refused
 
 
 def paths(split):
@@ -124,8 +127,8 @@ def test_folders_of_classes_alone_have_no_test_split(folder):
     assert [len(data.train), len(data.val), len(data.test)] == [23, 1, 0] and "missing" not in data.record
 
 
-def test_a_part_for_validation_that_leaves_none_is_refused(folder):
-    refused(folder, "train: has 24 pictures, of which 24 are for validation; none are left", validation=24)
+def test_a_part_for_validation_that_leaves_none_is_refused(folder, refused):
+    refused(folder, validation=24)
 
 
 def test_what_is_drawn_of_an_example_depends_on_seed_epoch_and_example_alone(folder):
@@ -235,20 +238,20 @@ def test_what_lies_otherwise_than_published_is_named(golden, folder, tmp_path, m
     golden("imagenet", answered("imagenet", lambda call: eval(call, {**globals(), "said": said})))
 
 
-def test_missing_test_pictures_are_named_and_may_be_allowed(folder):
+def test_missing_test_pictures_are_named_and_may_be_allowed(folder, refused):
     shutil.rmtree(folder / "val")
-    refused(folder, f"{folder}: lacks val with a folder .* --allow-missing")
+    refused(folder)
     data = load(folder, allow_missing=True)
     assert len(data.test) == 0 and data.record["missing"] == ["val with a folder of pictures for each class"]
     assert data.notes == (f"{folder} lacks val with a folder of pictures for each class",)
     shutil.move(folder / "train", folder / "val")
-    refused(folder, "has val, but no train")
+    refused(folder)
 
 
-def test_missing_pictures_of_the_full_set_are_named_and_may_be_allowed(folder, monkeypatch):
+def test_missing_pictures_of_the_full_set_are_named_and_may_be_allowed(folder, monkeypatch, refused):
     for name, value in dict(CLASSES=4, TRAIN=26, HELD_OUT=1, TEST=9).items():
         monkeypatch.setattr(imagenet, name, value)
-    refused(folder, f"{folder}: lacks 2 of the 26 pictures of train and 1 of the 9 pictures of val; .*--allow-missing")
+    refused(folder)
     data = load(folder, allow_missing=True)
     assert data.record["missing"] == ["2 of the 26 pictures of train", "1 of the 9 pictures of val"]
     monkeypatch.setattr(imagenet, "CLASSES", 1000)
@@ -262,10 +265,10 @@ def spoil(path, content=b"\xff\xd8\xff"):
     return path
 
 
-def test_a_broken_picture_is_named_when_it_is_met(folder):
-    broken = spoil(folder / "train" / CLASSES[1] / f"{CLASSES[1]}_3.JPEG", b"")
+def test_a_broken_picture_is_named_when_it_is_met(folder, worded):
+    spoil(folder / "train" / CLASSES[1] / f"{CLASSES[1]}_3.JPEG", b"")
     data = load(folder, validation=1)
-    with pytest.raises(DataError, match=f"{broken}: cannot be decoded, 0 bytes: the file is empty"):
+    with worded.error(DataError):
         taken(data.train, range(23))
 
 
@@ -295,17 +298,17 @@ def test_every_file_is_decoded_once_for_all_later_runs(folder, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("content", ["", "[", "{}x", "[[1]]", '[["a", 1, 2]]', "[[99, 1, 2]]", "[[-1, 1, 2]]", "7"])
-def test_a_damaged_list_is_named(folder, tmp_path, content):
+def test_a_damaged_list_is_named(folder, tmp_path, content, refused):
     load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
     for kept in (tmp_path / "cache").glob("*.json"):
         kept.write_text(content)
-    refused(folder, "damaged-.*json: is not a list of damaged pictures .*; delete it", skip_broken=True,
+    refused(folder, skip_broken=True,
             cache_dir=str(tmp_path / "cache"))
 
 
-def test_a_cache_folder_that_cannot_be_made_is_named(folder, tmp_path):
+def test_a_cache_folder_that_cannot_be_made_is_named(folder, tmp_path, refused):
     (tmp_path / "file").write_text("")
-    refused(folder, "file/damaged-.*json: the list of damaged pictures cannot be kept: .*; name another folder",
+    refused(folder,
             skip_broken=True, cache_dir=str(tmp_path / "file"))
 
 

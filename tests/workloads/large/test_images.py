@@ -196,8 +196,8 @@ def refused(path, content):
     return str(caught.value)
 
 
-def test_what_is_no_picture_is_named_with_the_formats_that_are(tmp_path):
-    assert "0 bytes: the file is empty; restore the file, or move it away" in refused(tmp_path / "file", b"")
+def test_what_is_no_picture_is_named_with_the_formats_that_are(tmp_path, worded):
+    worded(refused(tmp_path / "file", b""))
     for content in (b"<html>404</html>", b"\0" * 5000, encoded(made(), "GIF"), encoded(made(), "TIFF")):
         assert "bytes: no JPEG, PNG, WEBP or BMP" in refused(tmp_path / "file", content)
 
@@ -209,14 +209,14 @@ def test_a_truncated_file_is_named_with_its_size(tmp_path, kind):
         refused(tmp_path / "file", whole[:int(share * len(whole))])
 
 
-def test_a_header_of_too_many_pixels_is_refused_before_they_are_decoded(tmp_path):
+def test_a_header_of_too_many_pixels_is_refused_before_they_are_decoded(tmp_path, worded):
     bomb = bytearray(encoded(Image.new("1", (8, 8)), "BMP"))
     bomb[18:26] = (20000).to_bytes(4, "little") * 2
     assert "exceeds limit" in refused(tmp_path / "file", bytes(bomb))            # Pillow's own refusal
     bomb[18:26] = (10000).to_bytes(4, "little") * 2
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "its header says 10000x10000 pixels, and at most 89478485" in refused(tmp_path / "file", bytes(bomb))
+        worded(refused(tmp_path / "file", bytes(bomb)))
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP"])

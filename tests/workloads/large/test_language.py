@@ -51,10 +51,13 @@ def write(folder, **lines):
         (folder / name.replace("__", ".")).write_text("".join(f"{name} {number}\n" for number in range(count)))
 
 
-def refused(load, said, *args, **more):
-    with pytest.raises(DataError, match=said) as caught:
-        load(*args, **more)
-    return str(caught.value)
+@pytest.fixture
+def refused(worded):
+    def refused(load, *args, **more):
+        with worded.error(DataError) as caught:
+            load(*args, **more)
+        return str(caught.value)
+    return refused
 
 
 def words(data, split):
@@ -89,13 +92,14 @@ def test_several_files_of_one_part_follow_each_other(load, folder):
     assert len(ids) == 17 and ids[0] != ids[9] and ids[15:] == [ids[15], 3]
 
 
-def test_one_file_is_cut_in_order(load, folder):
+def test_one_file_is_cut_in_order(load, folder, worded):
     (folder / "some.txt").write_text("".join(f"{number:04d}\n" for number in range(1000)))
     for given in (folder, folder / "some.txt"):
         data = load("text", given)
         assert tokens(data) == [1800, 100, 100]
         assert data.record["unknown"] == {"train": 0, "val": 50, "test": 50}
-        assert "some.txt is cut" in data.notes[0] and "from 4,500 on, are for validation, from 4,750" in data.notes[0]
+        worded(data.notes[0])
+        assert "some.txt is cut" in data.notes[0]
 
 
 def test_of_several_files_without_such_names_the_last_is_held_out(load, folder):
@@ -116,53 +120,52 @@ def test_data_arguments_name_files_folders_and_patterns(load, folder):
 
 
 @pytest.mark.parametrize("both", ["train_val__txt", "my__valid__test__txt", "training-test__raw"])
-def test_a_file_whose_name_says_two_splits_is_refused(load, folder, both):
+def test_a_file_whose_name_says_two_splits_is_refused(load, folder, both, refused):
     write(folder, train__txt=9, valid__txt=4, **{both: 5})
-    said = refused(load, "would be in both the (train|val) and the (val|test) split", "text", folder)
+    said = refused(load, "text", folder)
     assert both.replace("__", ".") in said
 
 
-def test_a_text_that_lies_there_plain_and_packed_is_not_read_twice(load, folder):
+def test_a_text_that_lies_there_plain_and_packed_is_not_read_twice(load, folder, refused):
     write(folder, a__txt=9, b__txt=4)
     (folder / "b.txt.gz").write_bytes(gzip.compress((folder / "b.txt").read_bytes()))
-    refused(load, r"b.txt.gz: is the same text as b.txt", "text", folder)
+    refused(load, "text", folder)
 
 
-def test_a_part_without_files_is_refused_with_what_is_there(load, folder):
+def test_a_part_without_files_is_refused_with_what_is_there(load, folder, refused):
     write(folder, valid__txt=10, test__txt=4)
-    refused(load, r"has no file for the train split, such as train.txt; name one with --data-arg train=FILE; it holds "
-            r"test.txt, valid.txt", "text", folder)
-    refused(load, "has no file for the val split", "text", folder, train="valid.txt")
-    refused(load, "valid.txt: would be in both the train and the val split", "text", folder, train="valid.txt",
+    refused(load, "text", folder)
+    refused(load, "text", folder, train="valid.txt")
+    refused(load, "text", folder, train="valid.txt",
             val="valid.txt")
-    refused(load, "none.txt: there is no such file, for --data-arg train=none.txt; it holds", "text", folder,
+    refused(load, "text", folder,
             train="none.txt")
-    refused(load, "there is no such file", "text", folder, train="none*.txt")
+    refused(load, "text", folder, train="none*.txt")
 
 
-def test_a_wrong_folder_is_refused_with_what_is_there(load, folder, tmp_path):
-    refused(load, "has no text file; give a file, or a folder .*; it is empty", "text", folder)
-    refused(load, "none: cannot be read: No such file", "text", tmp_path / "none")
+def test_a_wrong_folder_is_refused_with_what_is_there(load, folder, tmp_path, refused):
+    refused(load, "text", folder)
+    refused(load, "text", tmp_path / "none")
     write(folder, picture__png=1)
-    refused(load, "it holds picture.png", "common_crawl", folder)
-    refused(load, "it holds picture.png", "lm1b", folder)
+    refused(load, "common_crawl", folder)
+    refused(load, "lm1b", folder)
     for dataset in MODELS:
-        refused(load, f"{dataset} needs --data-dir with its text: (a file|a folder|the folder)", dataset, None)
+        refused(load, dataset, None)
 
 
-def test_text_too_short_for_a_split_is_refused(load, folder):
+def test_text_too_short_for_a_split_is_refused(load, folder, refused):
     (folder / "a.txt").write_text("one line\n")
-    refused(load, "no text is left for the val split", "text", folder)
+    refused(load, "text", folder)
 
 
-def test_a_bad_line_in_any_part_is_named(load, folder):
+def test_a_bad_line_in_any_part_is_named(load, folder, refused):
     write(folder, train__txt=10, valid__txt=4, test__txt=4)
     for name in ("train.txt", "valid.txt", "test.txt"):
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[:20].replace(b"t", b"\xff", 2) + whole[20:])
-        refused(load, f"{name}: line 1 is not UTF-8", "text", folder)
+        refused(load, "text", folder)
         (folder / name).write_bytes(b"")
-        refused(load, f"{name}: is empty", "text", folder)
+        refused(load, "text", folder)
         (folder / name).write_bytes(whole)
     assert tokens(load("text", folder)) == [30, 12, 12]
 
@@ -194,13 +197,13 @@ def test_lm1b_is_found_from_any_of_its_folders(load, lm1b, folder):
         assert not {"missing", "divided"} & set(data.record) and data.record["cut"] == {"train": 0, "val": 0, "test": 0}
 
 
-def test_validation_is_on_the_first_shard_held_out_and_testing_on_the_second(load, lm1b, monkeypatch):
+def test_validation_is_on_the_first_shard_held_out_and_testing_on_the_second(load, lm1b, monkeypatch, refused):
     found = reader.find_lm1b(lm1b, False)
     assert [text.path.name for text in (*found.val, *found.test)] == [HELD_OUT.format(0, 50), HELD_OUT.format(1, 50)]
     (lm1b / reader.LM1B_HELD_OUT / HELD_OUT.format(1, 50)).unlink()
     assert len(load("lm1b", lm1b).test) == 0
     (lm1b / reader.LM1B_HELD_OUT / HELD_OUT.format(0, 50)).unlink()
-    refused(load, "lacks news.en.heldout-00000-of-00050", "lm1b", lm1b)
+    refused(load, "lm1b", lm1b)
 
 
 def test_without_held_out_shards_the_last_is_held_out(load, folder):
@@ -211,33 +214,33 @@ def test_without_held_out_shards_the_last_is_held_out(load, folder):
     assert "news.en-00004-of-00005 is held out" in data.record["divided"][0]
 
 
-def test_missing_shards_are_named_or_recorded(load, lm1b):
+def test_missing_shards_are_named_or_recorded(load, lm1b, refused):
     for number in (2, 3):
         (lm1b / reader.LM1B_SHARDS / f"news.en-{number:05d}-of-00005").unlink()
-    refused(load, "lacks news.en-00002-of-00005, news.en-00003-of-00005; .*--allow-missing", "lm1b", lm1b)
+    refused(load, "lm1b", lm1b)
     data = load("lm1b", lm1b, allow_missing=True)
     assert len(data.train) == 6
     assert data.record["missing"] == ["news.en-00002-of-00005", "news.en-00003-of-00005"]
     assert "trains without news.en-00002-of-00005, news.en-00003-of-00005 (--allow-missing)" in data.notes
 
 
-def test_missing_parts_of_any_numbered_set_are_named(load, folder):
+def test_missing_parts_of_any_numbered_set_are_named(load, folder, refused):
     shards(folder, (0, 1, 3), 5, "c4-train.{:05d}-of-{:05d}.txt")
     write(folder, c5_val__txt=1)
-    refused(load, "lacks c4-train.00002-of-00005.txt, c4-train.00004-of-00005.txt", "common_crawl", folder,
+    refused(load, "common_crawl", folder,
             train="c4*")
     shards(folder / "more", (0, 1, 3), 4, "part-{}-of-{}.txt")
-    refused(load, "lacks part-2-of-4.txt;", "common_crawl", folder / "more")
+    refused(load, "common_crawl", folder / "more")
     assert load("common_crawl", folder / "more", allow_missing=True).record["missing"] == ["part-2-of-4.txt"]
 
 
-def test_parts_that_do_not_belong_together_are_named(load, folder):
+def test_parts_that_do_not_belong_together_are_named(load, folder, refused):
     shards(folder, range(1, 5))
     (folder / "news.en-00001-of-00005.gz").write_bytes(gzip.compress(b"again\n"))
-    refused(load, "00001-of-00005.gz: is the same part of the text as .*00001-of-00005;", "lm1b", folder)
+    refused(load, "lm1b", folder)
     (folder / "news.en-00001-of-00005.gz").unlink()
     shards(folder, (9,), 100)
-    refused(load, "is of a set of", "lm1b", folder)
+    refused(load, "lm1b", folder)
 
 
 def test_sentences_longer_than_the_sequence_are_cut_and_counted(load, folder):

@@ -76,13 +76,14 @@ def test_a_line_without_spaces_is_cut_into_parts_between_characters(tmp_path, sm
 
 
 @pytest.mark.parametrize("pack", PACK)
-def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path, pack, small_chunks):
+def test_bytes_that_are_not_utf8_are_named_with_their_line(tmp_path, pack, small_chunks, worded):
     said = refused(tmp_path / "file", b"fine\n" * 99 + b"caf\xe9 au lait\nfine\n", pack)
-    assert "line 100 is not UTF-8: it holds byte 0xe9" in said and "iconv" in said
+    worded(said)
+    assert "iconv" in said
 
 
-def test_a_nul_byte_is_named_with_its_line(tmp_path):
-    assert "line 3 holds a NUL byte" in refused(tmp_path / "file", b"one\ntwo\nthr\0ee\n")
+def test_a_nul_byte_is_named_with_its_line(tmp_path, worded):
+    worded(refused(tmp_path / "file", b"one\ntwo\nthr\0ee\n"))
 
 
 @pytest.mark.parametrize("pack", PACK)

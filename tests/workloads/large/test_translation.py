@@ -75,9 +75,12 @@ def data(tmp_path_factory):
     return load(folder_of(tmp_path_factory.mktemp("made")))
 
 
-def refused(folder, said, error=DataError, **data_args):
-    with pytest.raises(error, match=said):
-        load(folder, **data_args)
+@pytest.fixture
+def refused(worded):
+    def refused(folder, error=DataError, **data_args):
+        with worded.error(error):
+            load(folder, **data_args)
+    return refused
 
 
 # batches
@@ -300,40 +303,37 @@ def test_the_card_has_a_batch_as_the_splits_do_and_the_defaults_are_keys(dataset
 # data that is not right
 
 @pytest.mark.parametrize("part", ["train", "val", "test_2016_flickr"])
-def test_a_missing_or_damaged_file_is_named(folder, part):
+def test_a_missing_or_damaged_file_is_named(folder, part, refused):
     path = folder / f"{part}.de"
     content = path.read_bytes()
     path.write_bytes(content[content.index(b"\n") + 1:])
-    lines = content.count(b"\n")
-    refused(folder, f"{part}.en has {lines} lines, but .*{part}.de has {lines - 1}; line n of one translates line n")
+    refused(folder)
     path.unlink()
-    option = {"test_2016_flickr": "test=PREFIX, or none"}.get(part, f"{part}=PREFIX")
-    refused(folder, f"{folder}: has no {part}.de or {part}.de.gz; it holds .*is set by --data-arg {option}$")
+    refused(folder)
     (folder / "more").mkdir()
     (folder / f"more/{part}-v7.de-en.de.gz").write_bytes(gzip.compress(content))
     (folder / f"more/{part}-v7.de-en.en.xz").write_bytes(lzma.compress((folder / f"{part}.en").read_bytes()))
     load(folder, **{part.partition("_")[0]: f"more/{part}-v7.de-en"})
 
 
-def test_a_wrong_folder_and_none_are_named(tmp_path):
-    with pytest.raises(DataError, match="wmt needs --data-dir DIR with train.de, train.fr and the others, plain"):
+def test_a_wrong_folder_and_none_are_named(tmp_path, worded, refused):
+    with worded.error(DataError):
         translation.workload("wmt", "transformer").load(None, pair="de-fr")
-    refused(tmp_path / "none", "none: has no train.en .* and no train.de .*; there is no such folder")
-    refused(tmp_path, f"{tmp_path}: has no train.en or train.en.gz and no train.de or train.de.gz; it is empty")
+    refused(tmp_path / "none")
+    refused(tmp_path)
 
 
-def test_nothing_left_to_train_on_says_why(folder):
+def test_nothing_left_to_train_on_says_why(folder, refused):
     write(folder, "train", [("w1 w2", "v1 v2"), ("w1", "")])
-    refused(folder, "train.en, .*train.de: none of their 2 pairs can be trained on: 1 with an empty side, 1 of more "
-            r"than 1 tokens \(data_args.longest\)", longest=1)
+    refused(folder, longest=1)
 
 
 @pytest.mark.parametrize("data_args", [{"pair": "en"}, {"pair": "en-en"}, {"pair": "en-de-fr"}, {"pair": "../en-de"},
                                        {"pair": 3}, {"longest": 0}, {"longest": "long"}, {"longest": 2.5}, {"beam": 0},
                                        {"beam": True}, {"vocabulary": "bpe:2"}, {"colour": 1}])
-def test_a_data_argument_that_means_nothing_is_named(folder, data_args):
+def test_a_data_argument_that_means_nothing_is_named(folder, data_args, refused):
     (name, value), = data_args.items()
-    refused(folder, "no data argument 'colour'" if name == "colour" else f"{name}.*{value}", UsageError, **data_args)
+    refused(folder, UsageError, **data_args)
 
 
 # real text
