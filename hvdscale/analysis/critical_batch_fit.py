@@ -19,7 +19,7 @@ Where S rises significantly at the largest batches, the curve does not apply: th
 Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as
 well."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -112,7 +112,7 @@ def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], 
     @cache
     def draws() -> np.ndarray:
         return np.stack([one.draws() for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
-    widest: dict[str, Any] = {name: _widen(getattr(one, name) for one in (hyperbola, *fits)) for name in WIDENED}
+    widest: dict[str, Any] = {name: _widen([getattr(one, name) for one in (hyperbola, *fits)]) for name in WIDENED}
     return replace(hyperbola, **widest, draws=draws,
                    shape=Estimate(HYPERBOLA, float(shapes[0]), float(shapes[-1]), len(kept)))
 
@@ -285,10 +285,9 @@ def _fit(points: Sequence[SettingPoint], left_out: tuple[int, ...], confidence: 
     if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and found["b_crit"].value > surface.batches.max():
         found["s_min"] = replace(found["s_min"], low=0.0)       # a softer curve would end farther out
         found["b_crit"] = replace(found["b_crit"], high=np.inf)
-    return CriticalBatchFit(
-        **found, rms_log2=float(np.sqrt((surface.residuals ** 2).mean()) / np.log(2)), points=count,
-        spread=float(np.sqrt(variance / own)), lack_of_fit=lack, left_out=left_out,
-        draws=cache(partial(_draw_curves, surface, variance, freedom, half_grid)))
+    return CriticalBatchFit(**found, rms_log2=float(np.sqrt((surface.residuals ** 2).mean()) / np.log(2)), points=count,
+                            spread=float(np.sqrt(variance / own)), lack_of_fit=lack, left_out=left_out,
+                            draws=cache(partial(_draw_curves, surface, variance, freedom, half_grid)))
 
 
 def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: float) -> np.ndarray:
@@ -317,7 +316,6 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     return np.stack([np.exp(level + seen), np.exp(x), shape], axis=1)
 
 
-def _widen(estimates: Iterable[Estimate]) -> Estimate:
+def _widen(found: Sequence[Estimate]) -> Estimate:
     """The first, with an interval that holds those of all."""
-    found = list(estimates)
     return replace(found[0], low=min(one.low for one in found), high=max(one.high for one in found))

@@ -89,8 +89,7 @@ def _estimate_batch(batches: Sequence[int], chosen: list[int], confidence: float
     value, last, largest = int(batches[chosen[0]]), len(batches) - 1, chosen[0] == len(batches) - 1
     if len(chosen) == 1:
         return BatchEstimate(value, largest=largest)
-    drawn = sorted(chosen[1:])
-    low, high = (drawn[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
+    low, high = np.sort(chosen[1:])[[int(share * (DRAWS - 1)) for share in (1 - confidence, confidence)]].tolist()
     return BatchEstimate(value, float(min(value, batches[low])),
                          np.inf if high == last else float(max(value, batches[high])), largest)
 

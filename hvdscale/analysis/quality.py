@@ -189,8 +189,7 @@ def rise_p_value(values: np.ndarray, rise: Callable[[np.ndarray], np.ndarray] = 
         orders = np.array(list(permutations(range(count))))         # the first is their own
     else:
         random = np.random.Generator(np.random.Philox(key=count))
-        orders = random.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)
-        orders = np.concatenate([np.arange(count)[None], orders])
+        orders = np.vstack([np.arange(count), random.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)])
     parts = np.array_split(orders, 1 + len(orders) * count // MOST_AT_ONCE)
     rises = np.concatenate([rise(values[part]) for part in parts])
     return float(np.mean(rises >= rises[0] * (1 - 1e-9) - 1e-9))
@@ -213,15 +212,13 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
 @lru_cache
 def detectable_rise(count: int) -> float:
     """The linear rise over the batches that is found in POWER of sweeps, in standard deviations of the best at one."""
-    random = np.random.Generator(np.random.Philox(key=count))
-    noise = random.standard_normal((SIMULATED, count))
+    noise = np.random.Generator(np.random.Philox(key=count)).standard_normal((SIMULATED, count))
     bound = np.quantile(rise_share(noise), 1 - LEVEL)
     slope = np.linspace(0, 1, count)
     low, high = 0.0, 64.0
     while high - low > 0.02:
         middle = (low + high) / 2
-        found = np.mean(rise_share(noise + middle * slope) > bound) >= POWER
-        low, high = (low, middle) if found else (middle, high)
+        low, high = (low, middle) if np.mean(rise_share(noise + middle * slope) > bound) >= POWER else (middle, high)
     return high
 
 

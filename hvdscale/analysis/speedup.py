@@ -66,8 +66,7 @@ def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Esti
         return Estimate(value, top.low / bottom.high, most / bottom.low if bottom.low > 0 else np.inf, runs)
     sides = [cell.samples.with_before(name) for cell in (above, below)]
     all_known = not np.isnan([*sides[0][0], *sides[1][0]]).any()
-    share_hours = name == SPEED and above.pools.of(SPEED).shared[0] > 0
-    if (share_hours or above.updates == below.updates) and all_known:
+    if (name == SPEED and above.pools.of(SPEED).shared[0] > 0 or above.updates == below.updates) and all_known:
         low, high = mean_interval(sides[0][0] / sides[1][0], above.pools.of(name, True), confidence)
         return Estimate(value, float(low), float(high), runs)
     a, b = (side[:, ~np.isnan(side[0])] for side in sides)

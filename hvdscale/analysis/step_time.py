@@ -110,10 +110,9 @@ def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
         return longer * (1 + (shorter / longer) ** power) ** (1 / power)
 
 
-LAWS = RING, TREE, LINEAR = (
-    StepLaw("ring", lambda count: 2 * (count - 1), lambda count: 2 * (count - 1) / count),
-    StepLaw("tree", lambda count: 2 * np.log2(count), lambda count: 2 * (count - 1) / count),
-    StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))
+LAWS = RING, TREE, LINEAR = (StepLaw("ring", lambda count: 2 * (count - 1), lambda count: 2 * (count - 1) / count),
+                             StepLaw("tree", lambda count: 2 * np.log2(count), lambda count: 2 * (count - 1) / count),
+                             StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))
 
 
 @dataclass(frozen=True)
@@ -278,8 +277,7 @@ class StepModel:
             return ASSUMED
         own = workers, min(workers, per_node), -(-workers // per_node), examples
         timed = np.array([(one.workers, one.per_node, one.nodes, one.place.examples) for one in self.timings.found])
-        inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
-        return INTERPOLATED if inside else EXTRAPOLATED
+        return INTERPOLATED if (timed.min(0) <= own).all() and (own <= timed.max(0)).all() else EXTRAPOLATED
 
 
 class StepTimes:
@@ -346,5 +344,4 @@ class StepTimes:
             for freedom, variance, own in parts)
         if self.timings.in_a_row:
             logs = logs + HOURS * np.random.default_rng([0, 13, *key]).permutation(scipy.special.ndtri(levels(DRAWS)))
-        later = self.later if timing.slowed else 1.0
-        return StepTime(timing.value, timing.value * np.exp(logs) * later, MEASURED)
+        return StepTime(timing.value, timing.value * np.exp(logs) * (self.later if timing.slowed else 1.0), MEASURED)

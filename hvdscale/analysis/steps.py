@@ -352,8 +352,7 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
 def cells_by(runs: Iterable[RunToTarget], confidence: float, names: Sequence[str] = ("workers", "global_batch")
              ) -> dict[Any, RunCell]:
     """The cells of runs by these attributes of trials, in order; without those that have no conclusive run."""
-    read = attrgetter(*names)
-    groups = group_by(sorted(runs, key=lambda run: run.trial.workers), lambda run: read(run.trial))
+    groups = group_by(sorted(runs, key=lambda run: run.trial.workers), lambda run: attrgetter(*names)(run.trial))
     return {key: cell_of(own, confidence) for key, own in sorted(groups.items(), key=itemgetter(0))
             if any(run.conclusive for run in own)}
 

@@ -193,8 +193,7 @@ def ran_in_a_row(trials: Sequence[Trial]) -> bool:
     known = sorted((trial.started, trial.workers, trial.global_batch, *trial.sync) for trial in trials)
     settings = [setting for _, *setting in known]
     changes = 1 + sum(one != other for one, other in zip(settings, settings[1:]))
-    several = len({tuple(one) for one in settings})
-    return 1 < several == changes < len(known) and known[-1][0] - known[0][0] >= 3600
+    return 1 < len({tuple(one) for one in settings}) == changes < len(known) and known[-1][0] - known[0][0] >= 3600
 
 
 def _read_machine(trial: Trial) -> Machine:
@@ -231,9 +230,8 @@ def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Likewise of each setting's steps to target, shape (seeds,): never one that did not meet (inf), nor where fewer
     than two others of its setting did."""
     met = [np.where(np.isinf(one), np.nan, one) for one in samples]
-    found = slow_runs(met)
     return [ratios if np.count_nonzero(~np.isnan(one) & (ratios == 1)) > 1 else np.ones(len(one))
-            for one, ratios in zip(met, found)]
+            for one, ratios in zip(met, slow_runs(met))]
 
 
 def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[Estimate, list[Estimate]] | None:

@@ -25,8 +25,7 @@ from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes
 from .timings import Place, timings_of
-from .steps_curve import (ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
-                          points_of)
+from .steps_curve import ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell, points_of
 from .trials import EVERY_STEP, JobKey, Sync
 
 T = TypeVar("T")

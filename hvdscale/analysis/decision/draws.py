@@ -89,8 +89,7 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
         low, high, step = 0.0, 1 - power, 1 - power     # high: the largest that leaves half of the draws effective
         for _ in range(41):
             weights = np.exp(step * (likelihood - likelihood.max()))
-            is_effective = weights.sum() ** 2 / (weights ** 2).sum() / draws >= 0.5
-            low, high = (step, high) if is_effective else (low, step)
+            low, high = (step, high) if weights.sum() ** 2 / (weights ** 2).sum() / draws >= 0.5 else (low, step)
             if low == high:
                 break
             step = (low + high) / 2
