@@ -110,8 +110,7 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
     did if its search stopped it, or if one more evaluation at the spacing of the last two fits in the budget."""
     evaluations = study.evaluations
     limit = study.budget_steps if budget is None else np.full(len(study), budget.limit(study.workload))
-    short = study.pruned.copy()
-    at = np.flatnonzero(evaluations.counts > 0)
+    short, at = study.pruned.copy(), np.flatnonzero(evaluations.counts > 0)
     if not len(at):
         return short
     along = evaluations.read("step" if budget is None else AXES[budget.unit])

@@ -124,8 +124,7 @@ class SettingPoint:
 
     def __init__(self, batch: float, estimate: Estimate, confidence: float) -> None:
         between = estimate.value if np.isnan(estimate.before) else (estimate.value + estimate.before) / 2
-        self.batch, self.runs = float(batch), estimate.runs
-        self.log_steps = float(np.log(between))
+        self.batch, self.runs, self.log_steps = float(batch), estimate.runs, float(np.log(between))
         self.half_grid = float(np.hypot(np.log(estimate.value / between), estimate.shared))
         if np.isnan(estimate.before) and (estimate.low == 0 or estimate.runs == 1):
             self.half_grid = np.inf
@@ -142,8 +141,7 @@ def weigh(deviations: np.ndarray, along: np.ndarray | None = None) -> tuple[np.n
     if along is not None and len(along) >= LEAST_TREND:
         logs, x = np.log(deviations), np.log(along) - np.log(along).mean()
         slope = logs @ x / (x @ x)
-        trend = np.exp(slope * x)
-        rest = logs - logs.mean() - slope * x
+        trend, rest = np.exp(slope * x), logs - logs.mean() - slope * x
         if slope ** 2 * (x @ x) > TREND ** 2 * (rest @ rest) / (len(x) - 2) and np.ptp(logs) > 0.01:
             return trend ** -2, float((trend ** -2 * deviations ** 2).mean())
     usual = np.median(deviations)
@@ -294,8 +292,7 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     """Draws of E_min, B_crit and p, shape (DRAWS, 3). B_crit has the distribution whose quantiles are the ends of its
     profile intervals (a confidence distribution). p is drawn from the likelihood given B_crit, the level from Student's
     t around its mean given both."""
-    random = np.random.Generator(np.random.Philox(key=surface.end + 1))
-    deviation = np.sqrt(variance)
+    random, deviation = np.random.Generator(np.random.Philox(key=surface.end + 1)), np.sqrt(variance)
     wanted = deviation * scipy.special.stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
     region, roots = _Region(surface, np.abs(wanted).max()), np.abs(wanted)
     ends = []

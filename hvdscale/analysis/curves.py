@@ -237,8 +237,7 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
     known = np.isfinite(steps) | ~np.isnan(values)
     if not known.any() or len(rates) < LEAST:
         return None
-    met = np.isfinite(steps)
-    ranks = np.full(len(steps), np.inf)
+    met, ranks = np.isfinite(steps), np.full(len(steps), np.inf)
     ranks[known] = np.unique(np.where(met, [steps, np.zeros(len(steps))], [steps, values])[:, known], axis=1,
                              return_inverse=True)[1]
     best, every, found = rates[ranks.argmin()], np.append(rates, diverged), []

@@ -119,8 +119,7 @@ class RateLandscapes:
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:
     """The batch of the highest best rate exp(y), see above; None: no batch on one side is surely lower."""
-    top = int(np.argmax(y))
-    quantile = scipy.special.ndtri(1 - (1 - confidence) / 2 / (len(y) - 1))
+    top, quantile = int(np.argmax(y)), scipy.special.ndtri(1 - (1 - confidence) / 2 / (len(y) - 1))
     lower = y[top] - y > quantile * np.sqrt(variance + variance[top])
     before, behind = np.flatnonzero(lower[:top]), np.flatnonzero(lower[top + 1:])
     if not len(before) or not len(behind):

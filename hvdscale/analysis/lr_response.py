@@ -106,8 +106,7 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
         return None
     low, high = np.log(np.maximum(before, 0.5)), np.log(np.maximum(steps, 1.0))
     low = np.where(low < high, low, high - 1e-3)        # met at step 0: a very short interval
-    trials = _CensoredTrials(np.asarray(log_rate, float), low, high, prior)
-    random = np.random.default_rng(0)
+    trials, random = _CensoredTrials(np.asarray(log_rate, float), low, high, prior), np.random.default_rng(0)
     if start is None:
         points = trials.draw_prior(random)
         likely = trials.likelihood(points)              # their density is the prior's

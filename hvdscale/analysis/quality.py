@@ -176,8 +176,7 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
 
 def rise_share(values: np.ndarray) -> np.ndarray:
     """The share of each row's squares around its mean explained by its isotonic regression; 0 where all are equal."""
-    about = ((values - values.mean(1, keepdims=True)) ** 2).sum(1)
-    fitted = isotonic(values)
+    about, fitted = ((values - values.mean(1, keepdims=True)) ** 2).sum(1), isotonic(values)
     explained = ((fitted - fitted.mean(1, keepdims=True)) ** 2).sum(1)
     return np.divide(explained, about, out=np.zeros(len(values)), where=about > 1e-24 * (values ** 2).sum(1))
 
@@ -213,8 +212,7 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
 def detectable_rise(count: int) -> float:
     """The linear rise over the batches that is found in POWER of sweeps, in standard deviations of the best at one."""
     noise = np.random.Generator(np.random.Philox(key=count)).standard_normal((SIMULATED, count))
-    bound = np.quantile(rise_share(noise), 1 - LEVEL)
-    slope = np.linspace(0, 1, count)
+    bound, slope = np.quantile(rise_share(noise), 1 - LEVEL), np.linspace(0, 1, count)
     low, high = 0.0, 64.0
     while high - low > 0.02:
         middle = (low + high) / 2

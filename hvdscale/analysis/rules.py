@@ -238,8 +238,7 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
     """(slope, weighted residual squares, what a variance of 1 between batches would add to them) of a weighted line."""
     design = np.stack([np.ones_like(x), x])
     inverse = np.linalg.inv(design * weight @ design.T)
-    found = inverse @ (design * weight @ y)
-    slack = weight.sum() - np.trace(inverse @ (design * weight ** 2 @ design.T))
+    found, slack = inverse @ (design * weight @ y), weight.sum() - np.trace(inverse @ (design * weight ** 2 @ design.T))
     return found[1], float((weight * (y - found @ design) ** 2).sum()), slack
 
 

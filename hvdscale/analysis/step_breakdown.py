@@ -139,8 +139,7 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     whole = np.isfinite(parts).all(0) & (seconds > 0)
     seconds, trial, parts = seconds[whole], trial[whole], parts[:, whole]
     ids, at, count = np.unique(trial, return_inverse=True, return_counts=True)
-    means = np.bincount(at, seconds) / count
-    sums = np.array([np.bincount(at, part) for part in parts])
+    means, sums = np.bincount(at, seconds) / count, np.array([np.bincount(at, part) for part in parts])
     ranks = read_ranks(log) if rank_column(0, "step") in table.columns else {}
     numbers = ids.tolist()
     columns = count.tolist(), means.tolist(), *(sums / sums.sum(0)).tolist(), map(ranks.get, numbers)

@@ -171,8 +171,7 @@ class StepModel:
     def parameters(self, unknowns: np.ndarray) -> tuple[StepLaw, Parameters]:
         """The law of each draw, and its parameters of shape (draws, 1)."""
         share, (steady, pause, pausing, fixed) = scipy.special.ndtr(unknowns), self.waits
-        kind = np.digitize(share[:, 5], KINDS)
-        one_pass = np.exp(self.level + LEVEL * unknowns[:, :1])
+        kind, one_pass = np.digitize(share[:, 5], KINDS), np.exp(self.level + LEVEL * unknowns[:, :1])
 
         def by_kind(name: str) -> Callable[[Any], Any]:
             return lambda count: np.stack([getattr(law, name)(np.atleast_1d(count)) for law in LAWS])[kind]

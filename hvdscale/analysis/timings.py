@@ -181,8 +181,7 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
         found.append(Timing(*setting[:4], np.array(typical), any(one.crowded for one in own), tuple(
             one.key for one in own), slower if all(one.is_probe for one in own) else 0.0, setting[-1]))
 
-    free = tuple(one for one in found if not one.crowded)
-    crowded = tuple(one for one in found if one.crowded)
+    free, crowded = (tuple(one for one in found if one.crowded == way) for way in (False, True))
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
         free, crowded = tuple(found), ()
     return Timings(free, machine, others, crowded, timed, slowing, ran_in_a_row(timed))

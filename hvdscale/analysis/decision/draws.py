@@ -145,8 +145,7 @@ class Measured:
         settings. ``settings`` is which of these each place is; -1: none."""
         noise, lacking = self.scatter(spread, lack)
         normal = random.standard_normal(law.shape)
-        found = law + lacking * normal
-        known = settings >= 0
+        found, known = law + lacking * normal, settings >= 0
         if known.any():
             at, noise = of_law[:, settings[known]], noise[:, settings[known]]
             gain = lacking ** 2 / (lacking ** 2 + noise)
@@ -195,8 +194,7 @@ class Decision:
 
         seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement"""
         random, scores = np.random.default_rng([0, 12]), self.log_seconds
-        truths = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int)
-        misses = np.zeros((OUTCOMES, len(scores)))
+        truths, misses = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int), np.zeros((OUTCOMES, len(scores)))
         for drawn, deviation in seen:
             outcomes = drawn[truths] + deviation * random.standard_normal(OUTCOMES)
             misses += ((outcomes[:, None] - drawn) / deviation) ** 2

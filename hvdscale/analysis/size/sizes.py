@@ -226,8 +226,7 @@ class PowerLaw:
         counted, excess = OWN_FREEDOM, 0.0
         if freedom and own > 0:
             ratio = squares / freedom / own
-            self.lack_of_fit = float(scipy.special.chdtrc(freedom, freedom * ratio))
-            counted = count_own(freedom, ratio)
+            self.lack_of_fit, counted = float(scipy.special.chdtrc(freedom, freedom * ratio)), count_own(freedom, ratio)
             excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
         freedom += counted
         covariance = inverse * (squares + counted * own) / freedom
