@@ -79,8 +79,7 @@ def steps_at(batch: ArrayLike, least_examples: ArrayLike, b_crit: ArrayLike, sha
     """S = E_min (B^-p + B_crit^-p)^(1/p); broadcasts, and B_crit may be inf (perfect scaling)."""
     shape = np.asarray(shape)
     with np.errstate(divide="ignore"):
-        inner = np.logaddexp(-shape * np.log(batch), -shape * np.log(b_crit))
-    return least_examples * np.exp(inner / shape)
+        return least_examples * np.exp(np.logaddexp(-shape * np.log(batch), -shape * np.log(b_crit)) / shape)
 
 
 def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], confidence: float = CONFIDENCE,

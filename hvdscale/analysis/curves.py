@@ -105,12 +105,11 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     side is as wide as the widest known one of those that met. A batch that did not is drawn around what its runs
     reached; inf: unknown. As values scatter themselves, those that met are drawn around what falls and is nearest to
     them, unless the largest batches surely rise; and midway to the curve, where they do not refute it."""
-    ends = logarithms([(one.low, one.high) for one in estimates])
     beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
     met = np.isfinite(log_steps)
     reached = np.where(met, log_steps, beyond)
     with np.errstate(invalid="ignore"):
-        wide = np.abs(ends - reached[:, None])
+        wide = np.abs(logarithms([(one.low, one.high) for one in estimates]) - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
     if all(one.runs == 1 for one in estimates if one.met):
         wide[met] = max(RUN_DEVIATION, fit.rms_log2 * np.log(2) if fit else 0.0) * normal_quantile(confidence)

@@ -177,9 +177,8 @@ class StepModel:
             return lambda count: np.stack([getattr(law, name)(np.atleast_1d(count)) for law in LAWS])[kind]
         law = StepLaw("any", by_kind("hops"), by_kind("volumes"))
         # a power is 1, or finite, with these probabilities; between the two its inverse is uniform
-        sharpness, overlap = (
-            1 / np.maximum(1 - np.clip((share[:, at, None] - one) / (finite - one), 0, 1), 1 / FULLY)
-            for at, (one, finite) in ((2, SHARPNESSES), (6, OVERLAPS)))
+        sharpness, overlap = (1 / np.maximum(1 - np.clip((share[:, at, None] - one) / (finite - one), 0, 1), 1 / FULLY)
+                              for at, (one, finite) in ((2, SHARPNESSES), (6, OVERLAPS)))
         ratio = scipy.special.logit(scipy.special.ndtr(unknowns[:, 1:2] + fixed))       # of a to b e
 
         within, between = (prior[0] * np.exp(prior[1] * unknowns[:, at, None]) for at, prior in (
@@ -224,8 +223,7 @@ class StepModel:
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
         return self.measured.draw(
             self.log_law(unknowns, settings) + slower * doublings, self.log_law(unknowns, self.settings),
-            np.array([self.timings.found.index(one) if one else -1 for one in own]), unknowns[:, 12], unknowns[:, 13],
-            random)
+            np.array([self.timings.found.index(one) if one else -1 for one in own]), *unknowns[:, 12:14].T, random)
 
     @cached_property
     def saturating(self) -> StepModel:

@@ -256,8 +256,8 @@ def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[S
         drawn = {name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
                                        np.full(len(own), np.nan) for rows, own in parts])
                  for name in sorted({name for rows, _ in parts for name in rows.metaparameters})}
-        log = np.repeat(np.arange(len(parts)), [len(own) for _, own in parts])
-        studies.append(Study(workload, batch, tuple(rows.path for rows, _ in parts), log, **columns,
+        of_log = np.repeat(np.arange(len(parts)), [len(own) for _, own in parts])
+        studies.append(Study(workload, batch, tuple(rows.path for rows, _ in parts), of_log, **columns,
                              metaparameters=drawn, evaluations=Evaluations(sources, kept)))
     return tuple(studies)
 
