@@ -211,9 +211,7 @@ def _change(measure: str, samples: ComparedCell, pools: Mapping[str, Sequence[Sp
     if measure == STEPS and samples.same:
         return Estimate(1.0, 1.0, 1.0, runs)
     if samples.by_search(measure):
-        if not (before.met and after.met and before.value > 0):
-            return Estimate.unknown(runs)
-        return over(after, before)
+        return over(after, before) if before.met and after.met and before.value > 0 else Estimate.unknown(runs)
     (a, _), (b, _) = baseline, candidate = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
         return Estimate.unknown(runs)

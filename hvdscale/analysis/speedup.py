@@ -20,8 +20,7 @@ class SpeedupPoint:
     met, ``high`` is an upper bound. ``worker_ratio`` W / W0 is the ideal speedup."""
 
     def __init__(self, cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> None:
-        self.cell, self.workers = cell, cell.workers[0]
-        self.worker_ratio = self.workers / baseline.workers[0]
+        self.cell, self.workers, self.worker_ratio = cell, cell.workers[0], cell.workers[0] / baseline.workers[0]
         self.step_speedup, self.time_speedup = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
         self.statistical_efficiency = self.step_speedup.scaled(baseline.mean_batch / cell.mean_batch)
         self.system_efficiency = divide(cell, baseline, SPEED, confidence).scaled(1 / self.worker_ratio)

@@ -223,7 +223,7 @@ class StepModel:
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
         return self.measured.draw(
             self.log_law(unknowns, settings) + slower * doublings, self.log_law(unknowns, self.settings),
-            np.array([self.timings.found.index(one) if one else -1 for one in own]), *unknowns[:, 12:14].T, random)
+            np.array([self.timings.found.index(one) if one else -1 for one in own]), random, *unknowns[:, 12:14].T)
 
     @cached_property
     def saturating(self) -> StepModel:

@@ -139,8 +139,8 @@ class Measured:
         # of the repeats' own deviation, whose square is chi-square with this freedom
         return fit - self.freedom * (self.spread * spread + 0.5 * np.exp(-2 * self.spread * spread))
 
-    def draw(self, law: np.ndarray, of_law: np.ndarray, settings: np.ndarray, spread: np.ndarray, lack: np.ndarray,
-             random: np.random.Generator) -> np.ndarray:
+    def draw(self, law: np.ndarray, of_law: np.ndarray, settings: np.ndarray, random: np.random.Generator,
+             spread: np.ndarray, lack: np.ndarray) -> np.ndarray:
         """Draws of the truth, shape (draws, places), from the law's logarithms at the places and, ``of_law``, at the
         settings. ``settings`` is which of these each place is; -1: none."""
         noise, lacking = self.scatter(spread, lack)
