@@ -59,6 +59,8 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     detected sooner."""
     steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
     n = len(steps) if n is None else n
+    if n < 1:
+        raise ValueError(f"best of {n} of {len(steps)} trials: give a number from 1 on")
     met = np.isfinite(steps)
     if not met.any():
         return _estimate_unmet(last)
