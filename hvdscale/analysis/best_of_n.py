@@ -59,6 +59,8 @@ def best_of(steps: ArrayLike, before: ArrayLike, last: ArrayLike, *, pruned: Arr
     detected sooner."""
     steps, before, last = (np.asarray(values, float) for values in (steps, before, last))
     n = len(steps) if n is None else n
+    if n < 1:
+        raise ValueError(f"best of {n} of {len(steps)} trials: give a number from 1 on")
     met = np.isfinite(steps)
     if not met.any():
         return _estimate_unmet(last)
@@ -146,16 +148,14 @@ def _interval(values: np.ndarray, before: np.ndarray, last: np.ndarray, n: int, 
               scale: Callable[[np.ndarray], np.ndarray]) -> tuple[Ends, float]:
     """(ends of the interval, median) of the quantile at H = ln(2) / n, on ``scale``; -inf and inf: unknown."""
     met, order = _sort_trials(values, last)
-    smallest = np.flatnonzero(met)
-    expected = len(values) * np.log(2) / n
+    smallest, expected = np.flatnonzero(met), len(values) * np.log(2) / n
     smallest = smallest[:int(LOWEST + expected + 5 * np.sqrt(expected))]
     if len(smallest) == 1:
         return (-np.inf, np.inf), scale(values[order][smallest])[0]
     pivot = _Pivot(tuple((len(values) - smallest).tolist()), n)
     values, before = values[order][smallest], np.nan_to_num(before[order][smallest])
     drawn = np.sort(scale(values - pivot.between * (values - before)), axis=1) if (before < values).any() else None
-    tail = (1 - confidence) / 2
-    read = scale(values)[None]
+    tail, read = (1 - confidence) / 2, scale(values)[None]
     low, high = (pivot.quantiles(x) for x in (read if drawn is None else drawn, read))
     ends = np.quantile(low, tail, method="inverted_cdf"), np.quantile(high, 1 - tail, method="inverted_cdf")
     return ends, np.median(high)
@@ -171,8 +171,7 @@ class _Pivot:
         draws = max(DRAWS // 8, min(DRAWS, MOST_DRAWN // len(at_risk)))
         hazard = np.cumsum(random.standard_exponential((draws, len(at_risk))) / at_risk, axis=1)
         self.between = random.random((draws, len(at_risk)))     # where between two evaluations a target was met
-        wanted = np.log(2) / n
-        root = hazard[:, :LOWEST] ** (1 / SHAPE)
+        wanted, root = np.log(2) / n, hazard[:, :LOWEST] ** (1 / SHAPE)
         self.tail = (wanted ** (1 / SHAPE) - root[:, 0]) / (root - root[:, :1]).mean(1)
         self.trials_below = (hazard < wanted).sum(1)
         self.right = np.clip(self.trials_below, 1, len(at_risk) - 1)

@@ -154,8 +154,7 @@ class Branched:
         self.base, self.base_batch, self.rule, self.metric, self.length = (branch[name] for name in OF_RUN)
         self.tolerance = tolerance or Tolerance.parse(str(branch.get("tolerance", DEFAULT_TOLERANCE)))
         by_step = group_by(trials, lambda trial: int(trial.branch["step"]))
-        found = (self._point(by_step[step]) for step in sorted(by_step))
-        self.points = tuple(point for point in found if point)
+        self.points = tuple(point for step in sorted(by_step) if (point := self._point(by_step[step])))
         self.keys = tuple(key for point in self.points for key in point.keys)
 
     def _point(self, trials: Sequence[Trial]) -> BranchPoint | None:

@@ -110,8 +110,7 @@ def ends_short(study: Study, budget: Budget | None) -> np.ndarray:
     did if its search stopped it, or if one more evaluation at the spacing of the last two fits in the budget."""
     evaluations = study.evaluations
     limit = study.budget_steps if budget is None else np.full(len(study), budget.limit(study.workload))
-    short = study.pruned.copy()
-    at = np.flatnonzero(evaluations.counts > 0)
+    short, at = study.pruned.copy(), np.flatnonzero(evaluations.counts > 0)
     if not len(at):
         return short
     along = evaluations.read("step" if budget is None else AXES[budget.unit])
@@ -165,8 +164,7 @@ class BudgetPoint:
 
     @property
     def keys(self) -> tuple[tuple[str, int], ...]:
-        rows = sorted(self.rows.tolist(), key=lambda row: (row != self.trial, row))
-        return tuple(map(self.study.key, rows))
+        return tuple(map(self.study.key, sorted(self.rows.tolist(), key=lambda row: (row != self.trial, row))))
 
     def ends(self, trials: Sequence[int]) -> set[EarlyEnd]:
         """Why the SHORT ones of these trials ended: PRUNED, at their OWN_TARGET or with their OWN_BUDGET spent; both of
@@ -234,9 +232,8 @@ class BaseRates:
         for at, study in enumerate(studies):
             point, rates = BudgetPoint(study, column, minimizes, budget), rates_of(study) / study.global_batch
             rows = np.flatnonzero(~np.isnan(rates) & (point.kind != TrialKind.LOST) & ~study.repeat)
-            values = np.where(point.kind == TrialKind.DIVERGED, np.nan, point.values)
             parts.append((np.full(len(rows), at), rows, np.full(len(rows), study.global_batch), rates[rows],
-                          values[rows], point.kind[rows]))
+                          np.where(point.kind == TrialKind.DIVERGED, np.nan, point.values)[rows], point.kind[rows]))
         self.workload, self.column, self.minimizes, self.budget = studies[0].workload, column, minimizes, budget
         self.studies, self.effective = studies, any(scales_with_momentum(study) for study in studies)
         self.study, self.trial, self.global_batch, self.rate, self.value, self.kind = map(np.concatenate, zip(*parts))
@@ -244,8 +241,7 @@ class BaseRates:
         has_value = (self.kind <= TrialKind.SHORT) & ~np.isnan(self.value)
         cost = np.where(has_value, self.value if minimizes else -self.value, np.inf)
         rows_of = [np.flatnonzero(self.global_batch == batch) for batch in self.batches]
-        best = [rows[cost[rows].argmin()] for rows in rows_of]
-        self.best = tuple(int(at) for at in best if cost[at] < np.inf)
+        self.best = tuple(int(at) for rows in rows_of if cost[at := rows[cost[rows].argmin()]] < np.inf)
 
     def key(self, point: int) -> tuple[str, int]:
         return self.studies[self.study[point]].key(self.trial[point])

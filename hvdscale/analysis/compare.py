@@ -137,7 +137,18 @@ class Comparison:
                                     *_judge(one, cell, change, tolerances.of(one))) for one, change in changes)
             if target and cell.baseline.runs and cell.candidate.runs:
                 cell.tests += (_best_test(cell, target, tolerances),)
-        self.overall = _test_overall(self.cells, measures, tolerances)
+        self.overall: list[Test] = []
+        for measure in measures:
+            once = {one.place(measure): one for one in self.cells}
+            ratios = list(filter(None, (_cell_ratios(measure, one) for one in once.values())))
+            if len(ratios) > 1:
+                value, low, high = np.array(ratios, float).T
+                whole, least, most = (mean_interval(x, confidence=tolerances.confidence) for x in (value, low, high))
+                ends = hull(whole, least if low.all() else (0.0, 0.0),
+                            most if np.isfinite(high).all() else (np.inf, np.inf))
+                ratio = Estimate(float(geometric_mean(value)), *ends, len(ratios))
+                self.overall.append(Test(measure, np.nan, np.nan, ratio,
+                                         *_judge_interval(measure, ratio, tolerances.of(measure))))
         tests = [*self.overall, *(test for cell in self.cells for test in cell.tests)]
         self.verdict = worst_of([UNDECIDED if self.missing else OK, *(test.verdict for test in tests)])
 
@@ -200,9 +211,7 @@ def _change(measure: str, samples: ComparedCell, pools: Mapping[str, Sequence[Sp
     if measure == STEPS and samples.same:
         return Estimate(1.0, 1.0, 1.0, runs)
     if samples.by_search(measure):
-        if not (before.met and after.met and before.value > 0):
-            return Estimate.unknown(runs)
-        return over(after, before)
+        return over(after, before) if before.met and after.met and before.value > 0 else Estimate.unknown(runs)
     (a, _), (b, _) = baseline, candidate = samples.sides(measure)
     if not len(a) or not len(b) or min(a.min(), b.min()) <= 0:
         return Estimate.unknown(runs)
@@ -284,22 +293,6 @@ def _best_test(samples: ComparedCell, target: Target, tolerances: Tolerances) ->
                           min(map(len, sides)))
     before, after = (float(np.nanmean(values)) if np.isfinite(values).any() else np.nan for values in (a, b))
     return Test(BEST, before, after, change, *_judge_interval(BEST, change, tolerances.metric, target.minimizes))
-
-
-def _test_overall(samples: Sequence[ComparedCell], measures: Iterable[str], tolerances: Tolerances) -> tuple[Test, ...]:
-    tests = []
-    for measure in measures:
-        once = {one.place(measure): one for one in samples}
-        ratios = list(filter(None, (_cell_ratios(measure, one) for one in once.values())))
-        if len(ratios) > 1:
-            value, low, high = np.array(ratios, float).T
-            whole, least, most = (mean_interval(each, confidence=tolerances.confidence) for each in (value, low, high))
-            ends = hull(whole, least if low.all() else (0.0, 0.0),
-                        most if np.isfinite(high).all() else (np.inf, np.inf))
-            change = Estimate(float(geometric_mean(value)), *ends, len(ratios))
-            verdict = _judge_interval(measure, change, tolerances.of(measure))
-            tests.append(Test(measure, np.nan, np.nan, change, *verdict))
-    return tuple(tests)
 
 
 def _cell_ratios(measure: str, samples: ComparedCell) -> tuple[float, float, float] | None:

@@ -19,7 +19,7 @@ Where S rises significantly at the largest batches, the curve does not apply: th
 Where a power of the batch past RISES_PAST times B_crit only seems to fit better, intervals hold those with it as
 well."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -79,8 +79,7 @@ def steps_at(batch: ArrayLike, least_examples: ArrayLike, b_crit: ArrayLike, sha
     """S = E_min (B^-p + B_crit^-p)^(1/p); broadcasts, and B_crit may be inf (perfect scaling)."""
     shape = np.asarray(shape)
     with np.errstate(divide="ignore"):
-        inner = np.logaddexp(-shape * np.log(batch), -shape * np.log(b_crit))
-    return least_examples * np.exp(inner / shape)
+        return least_examples * np.exp(np.logaddexp(-shape * np.log(batch), -shape * np.log(b_crit)) / shape)
 
 
 def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], confidence: float = CONFIDENCE,
@@ -112,7 +111,7 @@ def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], 
     @cache
     def draws() -> np.ndarray:
         return np.stack([one.draws() for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
-    widest: dict[str, Any] = {name: _widen(getattr(one, name) for one in (hyperbola, *fits)) for name in WIDENED}
+    widest: dict[str, Any] = {name: _widen([getattr(one, name) for one in (hyperbola, *fits)]) for name in WIDENED}
     return replace(hyperbola, **widest, draws=draws,
                    shape=Estimate(HYPERBOLA, float(shapes[0]), float(shapes[-1]), len(kept)))
 
@@ -124,8 +123,7 @@ class SettingPoint:
 
     def __init__(self, batch: float, estimate: Estimate, confidence: float) -> None:
         between = estimate.value if np.isnan(estimate.before) else (estimate.value + estimate.before) / 2
-        self.batch, self.runs = float(batch), estimate.runs
-        self.log_steps = float(np.log(between))
+        self.batch, self.runs, self.log_steps = float(batch), estimate.runs, float(np.log(between))
         self.half_grid = float(np.hypot(np.log(estimate.value / between), estimate.shared))
         if np.isnan(estimate.before) and (estimate.low == 0 or estimate.runs == 1):
             self.half_grid = np.inf
@@ -142,8 +140,7 @@ def weigh(deviations: np.ndarray, along: np.ndarray | None = None) -> tuple[np.n
     if along is not None and len(along) >= LEAST_TREND:
         logs, x = np.log(deviations), np.log(along) - np.log(along).mean()
         slope = logs @ x / (x @ x)
-        trend = np.exp(slope * x)
-        rest = logs - logs.mean() - slope * x
+        trend, rest = np.exp(slope * x), logs - logs.mean() - slope * x
         if slope ** 2 * (x @ x) > TREND ** 2 * (rest @ rest) / (len(x) - 2) and np.ptp(logs) > 0.01:
             return trend ** -2, float((trend ** -2 * deviations ** 2).mean())
     usual = np.median(deviations)
@@ -285,18 +282,16 @@ def _fit(points: Sequence[SettingPoint], left_out: tuple[int, ...], confidence: 
     if len(shapes) > 1 and surface.best[1] <= shapes[0] * (1 + 1e-6) and found["b_crit"].value > surface.batches.max():
         found["s_min"] = replace(found["s_min"], low=0.0)       # a softer curve would end farther out
         found["b_crit"] = replace(found["b_crit"], high=np.inf)
-    return CriticalBatchFit(
-        **found, rms_log2=float(np.sqrt((surface.residuals ** 2).mean()) / np.log(2)), points=count,
-        spread=float(np.sqrt(variance / own)), lack_of_fit=lack, left_out=left_out,
-        draws=cache(partial(_draw_curves, surface, variance, freedom, half_grid)))
+    return CriticalBatchFit(**found, rms_log2=float(np.sqrt((surface.residuals ** 2).mean()) / np.log(2)), points=count,
+                            spread=float(np.sqrt(variance / own)), lack_of_fit=lack, left_out=left_out,
+                            draws=cache(partial(_draw_curves, surface, variance, freedom, half_grid)))
 
 
 def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: float) -> np.ndarray:
     """Draws of E_min, B_crit and p, shape (DRAWS, 3). B_crit has the distribution whose quantiles are the ends of its
     profile intervals (a confidence distribution). p is drawn from the likelihood given B_crit, the level from Student's
     t around its mean given both."""
-    random = np.random.Generator(np.random.Philox(key=surface.end + 1))
-    deviation = np.sqrt(variance)
+    random, deviation = np.random.Generator(np.random.Philox(key=surface.end + 1)), np.sqrt(variance)
     wanted = deviation * scipy.special.stdtrit(freedom, random.permutation((np.arange(DRAWS) + 0.5) / DRAWS))
     region, roots = _Region(surface, np.abs(wanted).max()), np.abs(wanted)
     ends = []
@@ -317,7 +312,6 @@ def _draw_curves(surface: _Surface, variance: float, freedom: float, half_grid: 
     return np.stack([np.exp(level + seen), np.exp(x), shape], axis=1)
 
 
-def _widen(estimates: Iterable[Estimate]) -> Estimate:
+def _widen(found: Sequence[Estimate]) -> Estimate:
     """The first, with an interval that holds those of all."""
-    found = list(estimates)
     return replace(found[0], low=min(one.low for one in found), high=max(one.high for one in found))

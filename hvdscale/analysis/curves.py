@@ -89,8 +89,7 @@ def _estimate_batch(batches: Sequence[int], chosen: list[int], confidence: float
     value, last, largest = int(batches[chosen[0]]), len(batches) - 1, chosen[0] == len(batches) - 1
     if len(chosen) == 1:
         return BatchEstimate(value, largest=largest)
-    drawn = sorted(chosen[1:])
-    low, high = (drawn[int(share * (DRAWS - 1))] for share in (1 - confidence, confidence))
+    low, high = np.sort(chosen[1:])[[int(share * (DRAWS - 1)) for share in (1 - confidence, confidence)]].tolist()
     return BatchEstimate(value, float(min(value, batches[low])),
                          np.inf if high == last else float(max(value, batches[high])), largest)
 
@@ -106,12 +105,11 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     side is as wide as the widest known one of those that met. A batch that did not is drawn around what its runs
     reached; inf: unknown. As values scatter themselves, those that met are drawn around what falls and is nearest to
     them, unless the largest batches surely rise; and midway to the curve, where they do not refute it."""
-    ends = logarithms([(one.low, one.high) for one in estimates])
     beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
     met = np.isfinite(log_steps)
     reached = np.where(met, log_steps, beyond)
     with np.errstate(invalid="ignore"):
-        wide = np.abs(ends - reached[:, None])
+        wide = np.abs(logarithms([(one.low, one.high) for one in estimates]) - reached[:, None])
     wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
     if all(one.runs == 1 for one in estimates if one.met):
         wide[met] = max(RUN_DEVIATION, fit.rms_log2 * np.log(2) if fit else 0.0) * normal_quantile(confidence)
@@ -238,8 +236,7 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
     known = np.isfinite(steps) | ~np.isnan(values)
     if not known.any() or len(rates) < LEAST:
         return None
-    met = np.isfinite(steps)
-    ranks = np.full(len(steps), np.inf)
+    met, ranks = np.isfinite(steps), np.full(len(steps), np.inf)
     ranks[known] = np.unique(np.where(met, [steps, np.zeros(len(steps))], [steps, values])[:, known], axis=1,
                              return_inverse=True)[1]
     best, every, found = rates[ranks.argmin()], np.append(rates, diverged), []

@@ -163,8 +163,7 @@ def _values(pair: Sequence[RunCell], comparison: Comparison, measure: str, budge
     if budget is not None:
         if budget.unit == "seconds":
             raise UsageError(f"--budget {budget}: give it in steps, epochs or examples")
-        batch = 1 if budget.unit == "steps" else pair[0].global_batch
-        last = min(last, budget.limit(comparison.workload) / batch)
+        last = min(last, budget.limit(comparison.workload) / (1 if budget.unit == "steps" else pair[0].global_batch))
     first = np.array([value for run in runs for value in run.trial.metrics[target.column][:1]])
     lost = best_value(first, not target.minimizes)                  # as if it had learnt nothing
     values = [{**dict.fromkeys([trial.seed_key for trial in one.diverged], lost), **{run.trial.seed_key: float(

@@ -246,9 +246,7 @@ def difference_interval(samples: Sequence[np.ndarray], pools: Sequence[Spread], 
 def hull(*intervals: Ends) -> tuple[float, float]:
     """The smallest interval that contains all of these; unknown ones are left out."""
     ends = np.array(intervals, float)
-    if np.isnan(ends).all():
-        return NONE
-    return float(np.nanmin(ends[:, 0])), float(np.nanmax(ends[:, 1]))
+    return NONE if np.isnan(ends).all() else (float(np.nanmin(ends[:, 0])), float(np.nanmax(ends[:, 1])))
 
 
 def hull_over_grid(above: np.ndarray, below: np.ndarray, interval: Callable[[np.ndarray, np.ndarray, int], Ends]

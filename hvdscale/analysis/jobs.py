@@ -108,8 +108,7 @@ def _digest(plan: Mapping[str, Any]) -> str:
     """Of source, data and, unless a study searches the model's arguments, its parameters; "" for unknown ones."""
     job = plan.get("job") or {}
     searched = any(one["name"].startswith("model_args.") for one in (plan.get("sweep") or {}).get("space", ()))
-    model = "" if searched else str((job.get("model") or {}).get("parameters", ""))
-    known = key_of(job) + model
+    known = key_of(job) + ("" if searched else str((job.get("model") or {}).get("parameters", "")))
     return hashlib.sha256(known.encode()).hexdigest() if known else ""
 
 

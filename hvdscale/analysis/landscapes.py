@@ -91,7 +91,6 @@ class RateLaws:
                                 for one in known if one.landscape is not None]).T
         self.peak = peak = _find_peak(np.exp(x), y, variance, confidence)
         fixed = dict(FIXED, **({ADAM: FIXED["sqrt"]} if optimizer in OF_ADAM else {}))
-        best = float(np.polyfit(x, y, 1, w=1 / np.sqrt(variance))[0])
 
         def law(name: str, power: Exponent, at: float, unknowns: int, agrees: bool = False) -> RateLaw:
             rest = y - at * x
@@ -99,7 +98,7 @@ class RateLaws:
             agrees |= bool((squares / variance).sum() <= scipy.special.chdtri(len(x) - unknowns, 1 - confidence))
             return RateLaw(name, power, float(np.exp(np.sqrt(np.average(squares, weights=1 / variance)))),
                            agrees and peak is None)
-        fitted = law(POWER, exponent, best, 2)
+        fitted = law(POWER, exponent, float(np.polyfit(x, y, 1, w=1 / np.sqrt(variance))[0]), 2)
         self.laws = [law(name, Exponent(power, np.nan, np.nan, exponent.batches), power, 1,
                          fitted.describes and exponent.low <= power <= exponent.high)
                      for name, power in fixed.items()] + [fitted]
@@ -119,8 +118,7 @@ class RateLandscapes:
 
 def _find_peak(batches: np.ndarray, y: np.ndarray, variance: np.ndarray, confidence: float) -> Estimate | None:
     """The batch of the highest best rate exp(y), see above; None: no batch on one side is surely lower."""
-    top = int(np.argmax(y))
-    quantile = scipy.special.ndtri(1 - (1 - confidence) / 2 / (len(y) - 1))
+    top, quantile = int(np.argmax(y)), scipy.special.ndtri(1 - (1 - confidence) / 2 / (len(y) - 1))
     lower = y[top] - y > quantile * np.sqrt(variance + variance[top])
     before, behind = np.flatnonzero(lower[:top]), np.flatnonzero(lower[top + 1:])
     if not len(before) or not len(behind):

@@ -102,13 +102,11 @@ def landscape_of(log_rate: np.ndarray, before: np.ndarray, steps: np.ndarray, pr
     steps     at the one that met; inf: none did
     start     the landscape of the same trials under another prior, from which sampling starts
     rough     whether means and standard deviations suffice, without ends of intervals"""
-    met = np.isfinite(steps)
-    if met.sum() < LEAST_MET or np.ptp(log_rate) == 0:
+    if np.isfinite(steps).sum() < LEAST_MET or np.ptp(log_rate) == 0:
         return None
     low, high = np.log(np.maximum(before, 0.5)), np.log(np.maximum(steps, 1.0))
     low = np.where(low < high, low, high - 1e-3)        # met at step 0: a very short interval
-    trials = _CensoredTrials(np.asarray(log_rate, float), low, high, prior)
-    random = np.random.default_rng(0)
+    trials, random = _CensoredTrials(np.asarray(log_rate, float), low, high, prior), np.random.default_rng(0)
     if start is None:
         points = trials.draw_prior(random)
         likely = trials.likelihood(points)              # their density is the prior's
@@ -133,8 +131,7 @@ def trials_confirm(landscape: Landscape, log_rate: float, rates: np.ndarray, bef
     out = np.sign(log_rate - np.median(landscape.best)) * (rates - log_rate)
     voting = max(VOTES, int((out >= 0).sum()) + max(1, len(rates) // INWARD))
     least = np.where(np.isfinite(steps), steps, before)[np.argsort(-out)][:voting]
-    fewest = max(np.exp(np.median(landscape.steps)), np.partition(steps, 1)[1])
-    return bool((least > more * fewest).all())
+    return bool((least > more * max(np.exp(np.median(landscape.steps)), np.partition(steps, 1)[1])).all())
 
 
 class _CensoredTrials:

@@ -110,9 +110,7 @@ def fieller(means: np.ndarray, covariance: np.ndarray, quantile: float) -> tuple
     root = np.sqrt(max(0.0, b * b - a * c))
     if a > 0 and x > 0:
         return float(max(0.0, (b - root) / a)), float(max(0.0, (b + root) / a))
-    if a < 0 < c:
-        return float((b - root) / a), np.inf
-    return 0.0, np.inf
+    return (float((b - root) / a) if a < 0 < c else 0.0), np.inf
 
 
 CellNoise = tuple[Any, Noise]       # a cell of runs, see steps.RunCell, and their noise scale

@@ -176,8 +176,7 @@ def quality_of(studies: Sequence[Study], column: str, minimizes: bool, budget: B
 
 def rise_share(values: np.ndarray) -> np.ndarray:
     """The share of each row's squares around its mean explained by its isotonic regression; 0 where all are equal."""
-    about = ((values - values.mean(1, keepdims=True)) ** 2).sum(1)
-    fitted = isotonic(values)
+    about, fitted = ((values - values.mean(1, keepdims=True)) ** 2).sum(1), isotonic(values)
     explained = ((fitted - fitted.mean(1, keepdims=True)) ** 2).sum(1)
     return np.divide(explained, about, out=np.zeros(len(values)), where=about > 1e-24 * (values ** 2).sum(1))
 
@@ -189,8 +188,7 @@ def rise_p_value(values: np.ndarray, rise: Callable[[np.ndarray], np.ndarray] = 
         orders = np.array(list(permutations(range(count))))         # the first is their own
     else:
         random = np.random.Generator(np.random.Philox(key=count))
-        orders = random.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)
-        orders = np.concatenate([np.arange(count)[None], orders])
+        orders = np.vstack([np.arange(count), random.permuted(np.tile(np.arange(count), (ORDERS, 1)), axis=1)])
     parts = np.array_split(orders, 1 + len(orders) * count // MOST_AT_ONCE)
     rises = np.concatenate([rise(values[part]) for part in parts])
     return float(np.mean(rises >= rises[0] * (1 - 1e-9) - 1e-9))
@@ -213,15 +211,12 @@ def split(values: np.ndarray, confidence: float = CONFIDENCE) -> tuple[int, Esti
 @lru_cache
 def detectable_rise(count: int) -> float:
     """The linear rise over the batches that is found in POWER of sweeps, in standard deviations of the best at one."""
-    random = np.random.Generator(np.random.Philox(key=count))
-    noise = random.standard_normal((SIMULATED, count))
-    bound = np.quantile(rise_share(noise), 1 - LEVEL)
-    slope = np.linspace(0, 1, count)
+    noise = np.random.Generator(np.random.Philox(key=count)).standard_normal((SIMULATED, count))
+    bound, slope = np.quantile(rise_share(noise), 1 - LEVEL), np.linspace(0, 1, count)
     low, high = 0.0, 64.0
     while high - low > 0.02:
         middle = (low + high) / 2
-        found = np.mean(rise_share(noise + middle * slope) > bound) >= POWER
-        low, high = (low, middle) if found else (middle, high)
+        low, high = (low, middle) if np.mean(rise_share(noise + middle * slope) > bound) >= POWER else (middle, high)
     return high
 
 

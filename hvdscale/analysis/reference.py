@@ -60,8 +60,7 @@ class PublishedCurve:
         """(steps, low, high) at a batch size, interpolated linearly in logarithms; None beyond the published range."""
         if not self.batches[0] <= batch <= self.batches[-1]:
             return None
-        x = np.log2(self.batches)
-        steps, low, high = (float(2 ** np.interp(np.log2(batch), x, np.log2(values)))
+        steps, low, high = (float(2 ** np.interp(np.log2(batch), np.log2(self.batches), np.log2(values)))
                             for values in (self.steps, self.low, self.high))
         return steps, low, high
 

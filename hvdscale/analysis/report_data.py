@@ -227,8 +227,7 @@ def stand_out(cells: Sequence[RunCell], name: str) -> list[RunCell]:
     """Cells that use the pool although their own spread exceeds that of the others (one-sided F test, 1 % for all)."""
     found = []
     for cell in cells:
-        samples = _measured([cell], name)
-        others = [other for other in cells if other is not cell]
+        samples, others = _measured([cell], name), [other for other in cells if other is not cell]
         own, rest = pooled(samples), pooled(_measured(others, name), [one.global_batch for one in others] if
                                             name in OF_STEPS else ()).at(cell.global_batch)
         if own.freedom and rest.freedom and len(samples[0]) < OWN_FROM:

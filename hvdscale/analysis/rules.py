@@ -26,12 +26,10 @@ from ..log.plan_text import read_plan
 from ..plan import scaling
 from ..plan.search_space import layer_of
 from ..plan.settings import DECAYS_PER_STEP
-from ..plan.scaling import decay_of
 from ..system.forked import map_on_cores
-from . import defaults
 from .search import MOMENTUM, is_varied
 from .curves import BatchEstimate, Curve, CurvePoint
-from .defaults import CONFIDENCE, RULE_WITHIN
+from .defaults import CONFIDENCE, RULE_WITHIN, RULES as RULE_NAMES
 from .intervals import Estimate, over, student_quantile, times
 from .lr_response import Landscape, landscapes_of, trials_confirm
 from .steps import estimate, known
@@ -82,7 +80,7 @@ class Rule:
         return self.name if self.cap is None else f"{self.name}<={self.cap:g}"
 
 
-RULES = tuple(map(Rule.parse, defaults.RULES))
+RULES = tuple(map(Rule.parse, RULE_NAMES))
 
 
 class RulePoint:
@@ -140,7 +138,7 @@ def _plan_missing(batch: TunedBatch, rule: Rule, rate: float, base: TunedBatch, 
     values |= scaled | {"learning_rate": values["learning_rate"] * factor} | {
         name: value for name, value in base.moments_under(rule, ratio).items() if name in values}
     half_lives = {name: asked.get(f"{name}_half_life") for name in DECAYS_PER_STEP if name in values}
-    values |= {name: decay_of(one, batch.global_batch) for name, one in half_lives.items() if one}
+    values |= {name: scaling.decay_of(one, batch.global_batch) for name, one in half_lives.items() if one}
     if asked.get("decay_timescale") and "weight_decay" in values:
         values["weight_decay"] *= ratio / factor
     return values, asked
@@ -240,8 +238,7 @@ def _fit_line(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> tuple[float, 
     """(slope, weighted residual squares, what a variance of 1 between batches would add to them) of a weighted line."""
     design = np.stack([np.ones_like(x), x])
     inverse = np.linalg.inv(design * weight @ design.T)
-    found = inverse @ (design * weight @ y)
-    slack = weight.sum() - np.trace(inverse @ (design * weight ** 2 @ design.T))
+    found, slack = inverse @ (design * weight @ y), weight.sum() - np.trace(inverse @ (design * weight ** 2 @ design.T))
     return found[1], float((weight * (y - found @ design) ** 2).sum()), slack
 
 

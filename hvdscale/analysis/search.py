@@ -309,8 +309,7 @@ class Space:
 
     def __init__(self, study: Study, target: Target, x: str, y: str, most_steps: float = np.inf) -> None:
         reached = outcomes(study, target)
-        met = study.feasible & (reached.steps <= most_steps) & reached.met
-        last_step = np.nan_to_num(reached.last_step)
+        met, last_step = study.feasible & (reached.steps <= most_steps) & reached.met, np.nan_to_num(reached.last_step)
         stopped = study.pruned & (last_step < most_steps)
         kind = np.select([study.infeasible, met, stopped], [DIVERGED, REACHED, STOPPED], MISSED)
         across, up = metaparameter(study, x), metaparameter(study, y)
@@ -337,8 +336,7 @@ class BestOfTrials:
 
 def best_of_trials(study: Study, target: Target, confidence: float = CONFIDENCE) -> BestOfTrials:
     """The median fewest steps to the target of n of the study's trials, for n = 1, 2, 4, ..., all."""
-    reached = outcomes(study, target)
-    rows = np.flatnonzero(study.searched)
+    reached, rows = outcomes(study, target), np.flatnonzero(study.searched)
     cut = study.pruned[rows] & ~reached.met[rows]
     costs = np.where(cut, np.nan_to_num(reached.last_step[rows]), reached.steps[rows])
     sizes = sorted({min(2 ** at, len(rows)) for at in range(len(rows).bit_length() + 1)} - {0})

@@ -20,8 +20,7 @@ class SpeedupPoint:
     met, ``high`` is an upper bound. ``worker_ratio`` W / W0 is the ideal speedup."""
 
     def __init__(self, cell: RunCell, baseline: RunCell, confidence: float = CONFIDENCE) -> None:
-        self.cell, self.workers = cell, cell.workers[0]
-        self.worker_ratio = self.workers / baseline.workers[0]
+        self.cell, self.workers, self.worker_ratio = cell, cell.workers[0], cell.workers[0] / baseline.workers[0]
         self.step_speedup, self.time_speedup = (divide(baseline, cell, name, confidence) for name in (STEPS, SECONDS))
         self.statistical_efficiency = self.step_speedup.scaled(baseline.mean_batch / cell.mean_batch)
         self.system_efficiency = divide(cell, baseline, SPEED, confidence).scaled(1 / self.worker_ratio)
@@ -66,8 +65,7 @@ def divide(above: RunCell, below: RunCell, name: str, confidence: float) -> Esti
         return Estimate(value, top.low / bottom.high, most / bottom.low if bottom.low > 0 else np.inf, runs)
     sides = [cell.samples.with_before(name) for cell in (above, below)]
     all_known = not np.isnan([*sides[0][0], *sides[1][0]]).any()
-    share_hours = name == SPEED and above.pools.of(SPEED).shared[0] > 0
-    if (share_hours or above.updates == below.updates) and all_known:
+    if (name == SPEED and above.pools.of(SPEED).shared[0] > 0 or above.updates == below.updates) and all_known:
         low, high = mean_interval(sides[0][0] / sides[1][0], above.pools.of(name, True), confidence)
         return Estimate(value, float(low), float(high), runs)
     a, b = (side[:, ~np.isnan(side[0])] for side in sides)

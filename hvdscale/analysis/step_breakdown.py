@@ -71,20 +71,6 @@ def find_outlier(spent: np.ndarray, step: float) -> tuple[int, float, float] | N
     return (int(slow[0]), float(spent[slow[0]]), typical) if len(slow) == 1 and len(spent) > 1 else None
 
 
-def read_ranks(log: Log) -> dict[int, RankTimes]:
-    """The times of the ranks of every trial of a log, by trial id."""
-    table = log.steps
-    ranks = sum(rank_column(rank, "step") in table.columns for rank in range(len(table.columns)))
-    parts = {name: np.array([table[rank_column(rank, name)] for rank in range(ranks)]) for name in RANK_PARTS}
-    found = {}
-    for number, rows in rows_of_each(table["trial"]).items():
-        timed = np.isfinite(parts["step"][:, rows])
-        own = timed.any(1)                              # trials of a merged log may have other numbers of ranks
-        if own.any() and (both := timed[own].all(0)).any():
-            found[number] = times_of({name: values[own][:, rows[both]] for name, values in parts.items()})
-    return found
-
-
 def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
     """Of the seconds of RANK_PARTS, shape (ranks, steps); of pauses the longest over SHARE, waiting for one is none."""
     inside = np.sum([values for name, values in parts.items() if name != "step"], axis=0)
@@ -139,10 +125,15 @@ def read_parts(log: Log) -> dict[int, StepParts]:
     whole = np.isfinite(parts).all(0) & (seconds > 0)
     seconds, trial, parts = seconds[whole], trial[whole], parts[:, whole]
     ids, at, count = np.unique(trial, return_inverse=True, return_counts=True)
-    means = np.bincount(at, seconds) / count
-    sums = np.array([np.bincount(at, part) for part in parts])
-    ranks = read_ranks(log) if rank_column(0, "step") in table.columns else {}
-    numbers = ids.tolist()
+    means, sums = np.bincount(at, seconds) / count, np.array([np.bincount(at, part) for part in parts])
+    numbers, ranks = ids.tolist(), dict[int, RankTimes]()
+    most = sum(rank_column(rank, "step") in table.columns for rank in range(len(table.columns)))
+    by_rank = {name: np.array([table[rank_column(rank, name)] for rank in range(most)]) for name in RANK_PARTS}
+    for number, rows in rows_of_each(table["trial"]).items() if most else ():
+        timed = np.isfinite(by_rank["step"][:, rows])
+        own = timed.any(1)                              # trials of a merged log may have other numbers of ranks
+        if own.any() and (both := timed[own].all(0)).any():
+            ranks[number] = times_of({name: values[own][:, rows[both]] for name, values in by_rank.items()})
     columns = count.tolist(), means.tolist(), *(sums / sums.sum(0)).tolist(), map(ranks.get, numbers)
     return {number: StepParts(*values) for number, values in zip(numbers, zip(*columns))}
 

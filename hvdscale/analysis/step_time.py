@@ -110,10 +110,9 @@ def _norm(one: np.ndarray, other: np.ndarray, power: np.ndarray) -> np.ndarray:
         return longer * (1 + (shorter / longer) ** power) ** (1 / power)
 
 
-LAWS = RING, TREE, LINEAR = (
-    StepLaw("ring", lambda count: 2 * (count - 1), lambda count: 2 * (count - 1) / count),
-    StepLaw("tree", lambda count: 2 * np.log2(count), lambda count: 2 * (count - 1) / count),
-    StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))
+LAWS = RING, TREE, LINEAR = (StepLaw("ring", lambda count: 2 * (count - 1), lambda count: 2 * (count - 1) / count),
+                             StepLaw("tree", lambda count: 2 * np.log2(count), lambda count: 2 * (count - 1) / count),
+                             StepLaw("linear latency", lambda count: count - 1, lambda count: 0 * count))
 
 
 @dataclass(frozen=True)
@@ -172,16 +171,14 @@ class StepModel:
     def parameters(self, unknowns: np.ndarray) -> tuple[StepLaw, Parameters]:
         """The law of each draw, and its parameters of shape (draws, 1)."""
         share, (steady, pause, pausing, fixed) = scipy.special.ndtr(unknowns), self.waits
-        kind = np.digitize(share[:, 5], KINDS)
-        one_pass = np.exp(self.level + LEVEL * unknowns[:, :1])
+        kind, one_pass = np.digitize(share[:, 5], KINDS), np.exp(self.level + LEVEL * unknowns[:, :1])
 
         def by_kind(name: str) -> Callable[[Any], Any]:
             return lambda count: np.stack([getattr(law, name)(np.atleast_1d(count)) for law in LAWS])[kind]
         law = StepLaw("any", by_kind("hops"), by_kind("volumes"))
         # a power is 1, or finite, with these probabilities; between the two its inverse is uniform
-        sharpness, overlap = (
-            1 / np.maximum(1 - np.clip((share[:, at, None] - one) / (finite - one), 0, 1), 1 / FULLY)
-            for at, (one, finite) in ((2, SHARPNESSES), (6, OVERLAPS)))
+        sharpness, overlap = (1 / np.maximum(1 - np.clip((share[:, at, None] - one) / (finite - one), 0, 1), 1 / FULLY)
+                              for at, (one, finite) in ((2, SHARPNESSES), (6, OVERLAPS)))
         ratio = scipy.special.logit(scipy.special.ndtr(unknowns[:, 1:2] + fixed))       # of a to b e
 
         within, between = (prior[0] * np.exp(prior[1] * unknowns[:, at, None]) for at, prior in (
@@ -226,8 +223,7 @@ class StepModel:
         doublings = np.log2(np.maximum(settings[0] / self.settings[0].max(), 1))
         return self.measured.draw(
             self.log_law(unknowns, settings) + slower * doublings, self.log_law(unknowns, self.settings),
-            np.array([self.timings.found.index(one) if one else -1 for one in own]), unknowns[:, 12], unknowns[:, 13],
-            random)
+            np.array([self.timings.found.index(one) if one else -1 for one in own]), random, *unknowns[:, 12:14].T)
 
     @cached_property
     def saturating(self) -> StepModel:
@@ -278,8 +274,7 @@ class StepModel:
             return ASSUMED
         own = workers, min(workers, per_node), -(-workers // per_node), examples
         timed = np.array([(one.workers, one.per_node, one.nodes, one.place.examples) for one in self.timings.found])
-        inside = (timed.min(0) <= own).all() and (own <= timed.max(0)).all()
-        return INTERPOLATED if inside else EXTRAPOLATED
+        return INTERPOLATED if (timed.min(0) <= own).all() and (own <= timed.max(0)).all() else EXTRAPOLATED
 
 
 class StepTimes:
@@ -346,5 +341,4 @@ class StepTimes:
             for freedom, variance, own in parts)
         if self.timings.in_a_row:
             logs = logs + HOURS * np.random.default_rng([0, 13, *key]).permutation(scipy.special.ndtri(levels(DRAWS)))
-        later = self.later if timing.slowed else 1.0
-        return StepTime(timing.value, timing.value * np.exp(logs) * later, MEASURED)
+        return StepTime(timing.value, timing.value * np.exp(logs) * (self.later if timing.slowed else 1.0), MEASURED)

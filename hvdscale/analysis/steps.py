@@ -124,8 +124,7 @@ class RunToTarget:
             self.seconds_before = np.nan if np.isnan(self.steps_before) else before
             if self.seconds > 0:
                 self.examples_per_second = trial.batches.examples_before(self.steps) / self.seconds
-        self.met = bool(np.isfinite(self.steps))
-        self.measured = not np.isnan(self.last_step)
+        self.met, self.measured = bool(np.isfinite(self.steps)), not np.isnan(self.last_step)
         self.ended = trial.status == Status.COMPLETE and self.measured or trial.pruned and self.met
         self.conclusive = self.ended or trial.status == Status.INFEASIBLE
 
@@ -244,8 +243,7 @@ class RunCell:
     def without_apart(self, apart: Mapping[SeedKey, float]) -> RunCell:
         """The cell as estimated without the steps of these seeds, which needed so many times as many as the others."""
         own = {seed: ratio for seed, ratio in apart.items() if seed in self.samples.seeds}
-        out = [seed in own for seed in self.samples.seeds]
-        samples = copy(self.samples)
+        out, samples = [seed in own for seed in self.samples.seeds], copy(self.samples)
         vars(samples).update({name: np.where(out, np.nan, getattr(samples, name))
                               for each in (STEPS, SECONDS) for name in (each, BEFORE[each])})
         return replace(self, apart=own, samples=samples)
@@ -352,8 +350,7 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
 def cells_by(runs: Iterable[RunToTarget], confidence: float, names: Sequence[str] = ("workers", "global_batch")
              ) -> dict[Any, RunCell]:
     """The cells of runs by these attributes of trials, in order; without those that have no conclusive run."""
-    read = attrgetter(*names)
-    groups = group_by(sorted(runs, key=lambda run: run.trial.workers), lambda run: read(run.trial))
+    groups = group_by(sorted(runs, key=lambda run: run.trial.workers), lambda run: attrgetter(*names)(run.trial))
     return {key: cell_of(own, confidence) for key, own in sorted(groups.items(), key=itemgetter(0))
             if any(run.conclusive for run in own)}
 

@@ -144,11 +144,9 @@ class StepsCurve:
             return np.zeros((MODEL_DRAWS, len(batches)))
         each, back = np.unique(np.asarray(batches, float), return_inverse=True)
         own = {batch: at for at, batch in enumerate(self.batches)}
-        drawn = self.measured.draw(
-            self.log_law(self.unknowns, each), self.log_law(self.unknowns, self.batches),
-            np.array([own.get(batch, -1) for batch in each]), self.unknowns[:, 3], self.unknowns[:, 4],
-            np.random.default_rng([0, 10, *self.key]))
-        return drawn[:, back]
+        return self.measured.draw(self.log_law(self.unknowns, each), self.log_law(self.unknowns, self.batches),
+                                  np.array([own.get(batch, -1) for batch in each]),
+                                  np.random.default_rng([0, 10, *self.key]), *self.unknowns[:, 3:5].T)[:, back]
 
     def mark_of(self, batch: int) -> str | None:
         """How S is known at a batch without a point; None where the target may not be met at all: no point met, or

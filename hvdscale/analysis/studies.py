@@ -133,8 +133,7 @@ class SourceRows:
         values = np.concatenate([np.asarray(table.read(name, *map(int, each)), float) for each in zip(
             np.append(begins[0], starts), np.append(ends[apart], ends[-1]))])
         moved = self.first - skipped[np.searchsorted(starts, self.first, "right")]
-        before = np.cumsum(self.count) - self.count
-        values = values[np.repeat(moved - before, self.count) + np.arange(self.count.sum())]
+        values = values[np.repeat(moved + self.count - self.count.cumsum(), self.count) + np.arange(self.count.sum())]
         return np.where(np.repeat(untimed, self.counts), np.nan, values) if name == "train_seconds" else values
 
 
@@ -257,10 +256,9 @@ def studies_of(logs: Iterable[Log], versions: Versions = ONE_VERSION) -> tuple[S
         drawn = {name: np.concatenate([rows.metaparameters[name][own] if name in rows.metaparameters else
                                        np.full(len(own), np.nan) for rows, own in parts])
                  for name in sorted({name for rows, _ in parts for name in rows.metaparameters})}
-        studies.append(Study(
-            workload, batch, tuple(rows.path for rows, _ in parts),
-            np.repeat(np.arange(len(parts)), [len(own) for _, own in parts]), **columns, metaparameters=drawn,
-            evaluations=Evaluations(sources, kept)))
+        of_log = np.repeat(np.arange(len(parts)), [len(own) for _, own in parts])
+        studies.append(Study(workload, batch, tuple(rows.path for rows, _ in parts), of_log, **columns,
+                             metaparameters=drawn, evaluations=Evaluations(sources, kept)))
     return tuple(studies)
 
 
@@ -353,8 +351,7 @@ def take(values: np.ndarray, rows: np.ndarray, missing: float = np.nan) -> np.nd
 
 def better(column: str, sources: Sequence[Log | Study]) -> str:
     """SMALLER or LARGER, as logs or studies declare for the column ``split/metric``, else by its name; "": unknown."""
-    specs = [source.evaluations.specs.get(column) for source in sources]
-    declared = {spec.better for spec in specs if spec} - {""}
+    declared = {spec.better for source in sources if (spec := source.evaluations.specs.get(column))} - {""}
     if len(declared) == 1:
         return declared.pop()
     return "" if declared else directions.better(column)

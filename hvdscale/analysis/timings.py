@@ -181,8 +181,7 @@ def timings_of(trials: Iterable[Trial], per_node: int | None = None) -> Timings:
         found.append(Timing(*setting[:4], np.array(typical), any(one.crowded for one in own), tuple(
             one.key for one in own), slower if all(one.is_probe for one in own) else 0.0, setting[-1]))
 
-    free = tuple(one for one in found if not one.crowded)
-    crowded = tuple(one for one in found if one.crowded)
+    free, crowded = (tuple(one for one in found if one.crowded == way) for way in (False, True))
     if len({one.workers for one in free}) < min(2, len({one.workers for one in found})):
         free, crowded = tuple(found), ()
     return Timings(free, machine, others, crowded, timed, slowing, ran_in_a_row(timed))
@@ -193,8 +192,7 @@ def ran_in_a_row(trials: Sequence[Trial]) -> bool:
     known = sorted((trial.started, trial.workers, trial.global_batch, *trial.sync) for trial in trials)
     settings = [setting for _, *setting in known]
     changes = 1 + sum(one != other for one, other in zip(settings, settings[1:]))
-    several = len({tuple(one) for one in settings})
-    return 1 < several == changes < len(known) and known[-1][0] - known[0][0] >= 3600
+    return 1 < len({tuple(one) for one in settings}) == changes < len(known) and known[-1][0] - known[0][0] >= 3600
 
 
 def _read_machine(trial: Trial) -> Machine:
@@ -231,9 +229,8 @@ def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Likewise of each setting's steps to target, shape (seeds,): never one that did not meet (inf), nor where fewer
     than two others of its setting did."""
     met = [np.where(np.isinf(one), np.nan, one) for one in samples]
-    found = slow_runs(met)
     return [ratios if np.count_nonzero(~np.isnan(one) & (ratios == 1)) > 1 else np.ones(len(one))
-            for one, ratios in zip(met, found)]
+            for one, ratios in zip(met, slow_runs(met))]
 
 
 def drift_of(cells: Sequence[RunCell], confidence: float = CONFIDENCE) -> tuple[Estimate, list[Estimate]] | None:

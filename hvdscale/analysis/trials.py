@@ -71,8 +71,7 @@ class Trial:
         self.cut_short, self.worker_counts = bool(rows.cut_short[row]), worker_counts
         self.global_batch, self.workers = int(rows.global_batch[row]), int(rows.table["workers"][row])
         self.problem, self.execution, self.measurement, self.measured, self.sweep, self.branch = (
-            self.plan.get(name) or {} for name in (
-                "problem", "execution", "measurement", "measured", "sweep", "branch"))
+            self.plan.get(name) or {} for name in "problem execution measurement measured sweep branch".split())
         self.target: str | None = self.measurement.get("target") or None
         self.batches, local = BatchSchedule.of_problem(self.problem, self.global_batch), self.problem.get("local_steps")
         self.sync = (local["replicas"], local["sync_every"]) if local else EVERY_STEP

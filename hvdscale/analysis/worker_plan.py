@@ -25,8 +25,7 @@ from .noise import NoiseScale
 from .report_data import JobResults, Section
 from .step_time import ASSUMED, DRAWS, EXTRAPOLATED, MEASURED, Links, StepTimes
 from .timings import Place, timings_of
-from .steps_curve import (ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell,
-                          points_of)
+from .steps_curve import ORDER, PREDICTED, StepsCurve, StepsOf, StepsPoint, noise_draws, point_of_cell, points_of
 from .trials import EVERY_STEP, JobKey, Sync
 
 T = TypeVar("T")
@@ -115,12 +114,11 @@ class Option:
         self.cost = self.seconds.scaled(paid)
 
         batches = first.global_batch / self.global_batch        # T0 / T, (S0 B0) / (S B), (x / x0) / (W / W0)
+        pace = self.global_batch / first.global_batch * first.workers / self.workers
         self.speedup, self.statistical_efficiency, self.system_efficiency = (
             Drawn(factor * above.value / below.value, factor * above.over(below).draws).known(confidence)
-            for factor, above, below in (
-                (1.0, first.time, self.time), (batches, first.steps, self.steps),
-                (self.global_batch / first.global_batch * first.workers / self.workers, first.step_time,
-                 self.step_time)))
+            for factor, above, below in ((1.0, first.time, self.time), (batches, first.steps, self.steps),
+                                         (pace, first.step_time, self.step_time)))
 
         known = [one[np.isfinite(one) & (one > 0)] for one in (self.steps.draws, self.step_time.draws)]
         of_steps, of_times = (float(np.log(one).var()) if len(one) else 0.0 for one in known)
@@ -289,9 +287,8 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
     measured = max(found, key=lambda one: one[:2])[2] if found else None
     noise = NoiseScale(noise_scale, np.nan, np.nan, 0) if noise_scale else measured
     run = next((trial for trial in group.trials if trial.target), group.trials[0])
-    job = {**run.problem, "asked": {
-        trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)},
-           "local_steps": any(trial.sync != EVERY_STEP for trial in group.trials)}
+    by_sync = {trial.sync: trial.plan.get("asked") or {} for trial in (*reversed(group.trials), run)}
+    job = {**run.problem, "asked": by_sync, "local_steps": any(trial.sync != EVERY_STEP for trial in group.trials)}
     asked = (given,) if given else ()
 
     for section in sections:

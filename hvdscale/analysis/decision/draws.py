@@ -89,8 +89,7 @@ def sample_posterior(log_likelihood: Callable[[np.ndarray], np.ndarray], paramet
         low, high, step = 0.0, 1 - power, 1 - power     # high: the largest that leaves half of the draws effective
         for _ in range(41):
             weights = np.exp(step * (likelihood - likelihood.max()))
-            is_effective = weights.sum() ** 2 / (weights ** 2).sum() / draws >= 0.5
-            low, high = (step, high) if is_effective else (low, step)
+            low, high = (step, high) if weights.sum() ** 2 / (weights ** 2).sum() / draws >= 0.5 else (low, step)
             if low == high:
                 break
             step = (low + high) / 2
@@ -140,14 +139,13 @@ class Measured:
         # of the repeats' own deviation, whose square is chi-square with this freedom
         return fit - self.freedom * (self.spread * spread + 0.5 * np.exp(-2 * self.spread * spread))
 
-    def draw(self, law: np.ndarray, of_law: np.ndarray, settings: np.ndarray, spread: np.ndarray, lack: np.ndarray,
-             random: np.random.Generator) -> np.ndarray:
+    def draw(self, law: np.ndarray, of_law: np.ndarray, settings: np.ndarray, random: np.random.Generator,
+             spread: np.ndarray, lack: np.ndarray) -> np.ndarray:
         """Draws of the truth, shape (draws, places), from the law's logarithms at the places and, ``of_law``, at the
         settings. ``settings`` is which of these each place is; -1: none."""
         noise, lacking = self.scatter(spread, lack)
         normal = random.standard_normal(law.shape)
-        found = law + lacking * normal
-        known = settings >= 0
+        found, known = law + lacking * normal, settings >= 0
         if known.any():
             at, noise = of_law[:, settings[known]], noise[:, settings[known]]
             gain = lacking ** 2 / (lacking ** 2 + noise)
@@ -196,8 +194,7 @@ class Decision:
 
         seen  of each quantity its draws, shape (draws,), and the standard deviation of the measurement"""
         random, scores = np.random.default_rng([0, 12]), self.log_seconds
-        truths = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int)
-        misses = np.zeros((OUTCOMES, len(scores)))
+        truths, misses = np.linspace(0, len(scores) - 1, OUTCOMES).astype(int), np.zeros((OUTCOMES, len(scores)))
         for drawn, deviation in seen:
             outcomes = drawn[truths] + deviation * random.standard_normal(OUTCOMES)
             misses += ((outcomes[:, None] - drawn) / deviation) ** 2

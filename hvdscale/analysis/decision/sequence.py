@@ -101,8 +101,7 @@ class Sides:
 
     def chance(self, decision: str, within: float) -> float:
         """The smallest error at which they are decided so; of OPEN at which they would be better or worse."""
-        found = self._log_alike(within) if decision == ALIKE else -self.log_evidence()
-        return float(np.exp(np.minimum(found, 0)))
+        return float(np.exp(np.minimum(self._log_alike(within) if decision == ALIKE else -self.log_evidence(), 0)))
 
     def draw(self, runs: int) -> list[np.ndarray]:
         """Deviations of runs of the baseline and of the candidate, shape (DRAWS, runs), alike as those of one seed."""
@@ -168,8 +167,7 @@ def share_of_error(number: int) -> float:
 
 def digest_of(trial: Trial) -> str:
     """Equal for one run, wherever its log lies."""
-    about = [str(trial.workload), trial.workers, trial.seed, trial.setting, trial.started]
-    digest = sha256(json.dumps(about).encode())
+    digest = sha256(json.dumps([str(trial.workload), trial.workers, trial.seed, trial.setting, trial.started]).encode())
     for values in (trial.step, *(trial.metrics[name] for name in sorted(trial.metrics))):
         digest.update(np.ascontiguousarray(values, float).tobytes())
     return digest.hexdigest()[:16]

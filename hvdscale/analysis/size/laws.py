@@ -273,11 +273,8 @@ def excess_at(values: np.ndarray, lowest: np.ndarray, value: float, confidence: 
     at = float(np.interp(math.log(value), x, lowest))
     above = min(len(x) - 1, int(np.searchsorted(values, value)))
     around = lowest[max(0, above - 1):above + 1]
-    exact = bool(np.isclose(values, value, rtol=1e-9).any())
-    ends = np.array([at, at]) if exact else np.array([around.min(), around.max()])
-    valley = valley_of(values.tolist(), lowest, confidence)
-    half = math.nan
-    if valley is not None and len(values) > VALLEY_UNKNOWNS:
+    ends, half = (at, at) if np.isclose(values, value, rtol=1e-9).any() else (around.min(), around.max()), math.nan
+    if len(values) > VALLEY_UNKNOWNS and (valley := valley_of(values.tolist(), lowest, confidence)):
         freedom = len(values) - VALLEY_UNKNOWNS
         noise = math.sqrt(float(((lowest - valley.fitted) ** 2).sum()) / freedom)
         half = float(student_quantile(freedom, confidence)) * math.sqrt(2) * noise

@@ -226,8 +226,7 @@ class PowerLaw:
         counted, excess = OWN_FREEDOM, 0.0
         if freedom and own > 0:
             ratio = squares / freedom / own
-            self.lack_of_fit = float(scipy.special.chdtrc(freedom, freedom * ratio))
-            counted = count_own(freedom, ratio)
+            self.lack_of_fit, counted = float(scipy.special.chdtrc(freedom, freedom * ratio)), count_own(freedom, ratio)
             excess = max(0.0, squares / freedom - own) if counted == 1 else 0.0
         freedom += counted
         covariance = inverse * (squares + counted * own) / freedom
@@ -289,9 +288,8 @@ def _bend(design: np.ndarray, straight: int, y: np.ndarray, weights: np.ndarray,
     """The law with squares, whose factors, after ``straight`` others, are around 0 with the deviation CURVATURE before
     the cells are seen. That one is known, so it counts by the normal quantile in an interval that is otherwise
     Student's."""
-    unknowns = int(np.linalg.matrix_rank(design))
     best = design @ np.linalg.lstsq(np.sqrt(weights)[:, None] * design, np.sqrt(weights) * y, rcond=None)[0]
-    squares, freedom = float(weights @ (y - best) ** 2), len(y) - unknowns
+    squares, freedom = float(weights @ (y - best) ** 2), len(y) - int(np.linalg.matrix_rank(design))
     counted = count_own(freedom, squares / freedom / own) if freedom and own > 0 else OWN_FREEDOM
     variance = (squares + counted * own) / (freedom + counted)
     prior = np.diag(np.where(np.arange(design.shape[1]) < straight, 0.0, variance / CURVATURE ** 2))

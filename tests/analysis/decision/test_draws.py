@@ -40,7 +40,7 @@ def test_a_hull_of_draws_has_the_outer_ends_of_both_in_the_order_of_the_first():
 def test_a_setting_is_as_measured_or_by_the_law_as_its_repeats_tell(deviation, gain):
     measured = Measured(np.array([1.0]), np.array([deviation]), 5, 0.5, (0.1, 0.0))
     law, at = np.zeros((2000, 2)), np.zeros(2000)
-    found = measured.draw(law, law[:, :1], np.array([0, -1]), at, at, np.random.default_rng(0))
+    found = measured.draw(law, law[:, :1], np.array([0, -1]), np.random.default_rng(0), at, at)
     assert found.mean(0) == pytest.approx([gain, 0.0], abs=0.02)
     assert found[:, 1].std() == pytest.approx(0.1, rel=0.05)
 
