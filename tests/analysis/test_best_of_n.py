@@ -161,6 +161,8 @@ def test_the_best_of_more_trials_than_there_are_falls_with_their_number():
     assert best_of(*trials(INF, INF), n=100).value == INF
     one = best_of(*trials(INF, 500), n=100)
     assert (one.low, one.high) == (0, INF) and one.value == pytest.approx(500)
+    with pytest.raises(ValueError, match="best of 0 of 20"):
+        best_of(*made, n=0)
 
 
 @pytest.mark.slow
