@@ -111,8 +111,7 @@ def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progres
             elif _is_there(file, folder / file.name):
                 say(f"  {file.name}: already there, verified")
             else:
-                path = download(file, folder, progress, timeout)
-                say(f"  {file.name}: {byte_size(path.stat().st_size)}, verified")
+                say(f"  {file.name}: {byte_size(download(file, folder, progress, timeout).stat().st_size)}, verified")
         for joined, parts in data_set.joined.items():
             say(f"  {_join(folder / joined, [folder / part for part in parts])}")
     except DownloadError as error:
@@ -153,8 +152,7 @@ def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
             name = next((name for pattern, name in archive.members.items() if fnmatchcase(member, pattern)), None)
             if name is not None:
                 name += member.rpartition("/")[2] if name.endswith("/") else ""
-                kept = _is_kept(folder / name, size, stream)
-                sizes[name] = size if kept else _write([stream], folder / name)
+                sizes[name] = size if _is_kept(folder / name, size, stream) else _write([stream], folder / name)
             progress(f"unpacking {path.name}", done, path.stat().st_size)
     except DAMAGED as error:
         raise DataError(f"{path}: cannot be unpacked: {error}") from None
@@ -317,8 +315,7 @@ def keeping(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        there = next(folder for folder in path.absolute().parents if folder.exists())
-        free = byte_size(shutil.disk_usage(there).free)
+        free = byte_size(shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free)
         raise DataError(f"{path}: cannot be written: {error.strerror or error} ({free} are free). What was downloaded "
                         "so far is kept; fix this and run the command again") from None
 

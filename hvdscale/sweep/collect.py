@@ -291,8 +291,8 @@ def _evidence(search, folder):
     else:
         evidence |= {"objective": search.objective, "value": best.value, "at_step": int(best.step)}
     if search.repeats:
-        name = "repeat_steps" if search.objective == STEPS_TO_TARGET else "repeat_values"
-        evidence[name] = list(search.repeat_values)
+        repeats = "repeat_steps" if search.objective == STEPS_TO_TARGET else "repeat_values"
+        evidence[repeats] = list(search.repeat_values)
     return evidence | {
         "feasible": len(search.feasible), "draws": len(search.draws), "diverged_share": search.diverged_share,
         "finished": search.done, "position": {bound.parameter.name: bound.position for bound in search.bounds},

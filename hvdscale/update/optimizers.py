@@ -89,8 +89,7 @@ def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
         trial.step()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise UsageError(f"optimizer {problem.optimizer!r} does not step from a dense gradient alone, without a "
-                         f"closure that recomputes the loss: {error or type(error).__name__}. Choose another"
-                         ) from None
+                         f"closure that recomputes the loss: {error or type(error).__name__}. Choose another") from None
     return optimizer
 
 

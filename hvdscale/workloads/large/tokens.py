@@ -67,8 +67,7 @@ class Mapped:
 
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
         """The values at starts, starts + 1, ..., (n, width); indices outside the array give its first or last value."""
-        values = np.frombuffer(self._map, self.dtype)
-        found = values[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
+        found = np.frombuffer(self._map, self.dtype)[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
         self._mapped += len(starts) * (width * self.dtype.itemsize + AROUND)
         if self._mapped > MAPPED_BYTES:
             self._mapped = 0
@@ -342,8 +341,7 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, in
     logits, labels = logits[counted], labels[counted]
     logits = logits if logits.dtype == torch.float64 else logits.float()
     cross_entropy = functional.cross_entropy(logits, labels, reduction="none").double().sum()
-    errors = (logits.argmax(1) != labels).sum()
-    return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
+    return {"cross_entropy": (cross_entropy, len(labels)), "error": ((logits.argmax(1) != labels).sum(), len(labels))}
 
 
 def perplexity(cross_entropy: float) -> float:
