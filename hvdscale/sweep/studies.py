@@ -143,18 +143,27 @@ def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[s
 
 
 def refuse_other(out: str, sweep: Sweep) -> dict:
-    """The record in OUT, {} if there is none; raises UsageError naming the keys in which the sweep differs from it. A
-    sweep may be resumed with other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with
-    other settings that change no update."""
+    """The record in OUT, {} if there is none; raises UsageError if it is of another sweep."""
     path = os.path.join(out, RECORD)
     known = read_record(path)
-    then, now = {key: value for key, value in known.items() if key != "job"}, json.loads(json.dumps(sweep.record))
+    try:
+        if known:
+            check_same(known, sweep)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    return known
+
+
+def check_same(recorded: dict, sweep: Sweep) -> None:
+    """Raise UsageError naming the keys in which the sweep differs from the recorded one. A sweep may be resumed with
+    other batch sizes, optimizers, numbers of trials, draws, repeats or workers, and with other settings that change no
+    update."""
+    then, now = {key: value for key, value in recorded.items() if key != "job"}, json.loads(json.dumps(sweep.record))
     common = {name: set(then.get(name, ())) & set(now[name]) for name in ("batch_sizes", "optimizers")}
     differ = [said for key, said in differences(then, now).items() if not _may_differ(key, common)]
-    if known and differ:
-        raise UsageError(f"{path}: {'; '.join(differ)}. What was searched so far would not be of one sweep; put it "
-                         "back, or give another folder")
-    return known
+    if differ:
+        raise UsageError(f"{'; '.join(differ)}. What was searched so far would not be of one sweep; put it back, or "
+                         "give another folder")
 
 
 def _may_differ(key: str, common: dict[str, set]) -> bool:
