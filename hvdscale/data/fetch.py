@@ -132,8 +132,7 @@ def find(name: str) -> DataSet:
 def _is_there(file: PublishedFile, path: Path) -> bool:
     if not os.path.lexists(path):
         return False
-    found = sha256_of(path)
-    if found != file.sha256:
+    if (found := sha256_of(path)) != file.sha256:
         raise DataError(f"{path}: has SHA-256 {found}, not the published {file.sha256}; {ANOTHER}")
     return True
 
@@ -246,8 +245,7 @@ def download(file: PublishedFile, folder: Path, progress: Progress, timeout: flo
         for address in file.addresses:
             try:
                 _receive_all(part, file, address, progress, timeout, wait)
-                found = sha256_of(part.path)
-                if found != file.sha256:
+                if (found := sha256_of(part.path)) != file.sha256:
                     part.discard()
                     raise _Broken(f"the download has SHA-256 {found}, not the published {file.sha256}; it was removed")
                 return part.finish(folder / file.name)
@@ -337,8 +335,7 @@ def _receive_all(part: _PartialFile, file: PublishedFile, address: str, progress
 def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Progress, timeout: float) -> None:
     if file.size is not None and part.size > file.size:
         part.discard()
-    response = _open(part, file, address, timeout)
-    if response is None:
+    if (response := _open(part, file, address, timeout)) is None:
         return
     with response:
         if response.status == http.client.PARTIAL_CONTENT:

@@ -382,8 +382,7 @@ def refuse_not_finite(batch, visits: Visits, where: str) -> None:
     """Raise DataError, with name, value and example, if a batch holds a value that is not finite; ``where`` has the
     words before the example's number, such as "in val"."""
     for name, values in tensors_of(batch):
-        bad = ~values.isfinite()
-        if bad.any():
+        if (bad := ~values.isfinite()).any():
             row, rows = bad.nonzero()[0, 0] if values.ndim else 0, len(values) if values.ndim else 0
             among = [visits.indices[row]] if rows == len(visits.indices) else visits.indices
             raise DataError(f"{name} holds {values[bad][0]:g} {where} example {' or '.join(map(str, among))}; fix or "

@@ -76,8 +76,7 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
     path = collect(out, study.name, choose, {"sweep": json.dumps(study.sweep.record)},
                    {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
     searches = searches_in(path)
-    said = [line for search in searches for line in lines(search)]
-    if not said:
+    if not (said := [line for search in searches for line in lines(search)]):
         results = states.ledger.results(study.name)
         said = [f"{study.name}: no trial has begun; {results[max(results)].reason if results else 'none has ended'}"]
     say("\n".join(said))
@@ -268,8 +267,7 @@ def _best(searches):
 
 
 def _entry(batch, searches, folder):
-    search = _best(searches)
-    if search is None:
+    if (search := _best(searches)) is None:
         goals = [f"met {one.target}" if one.objective == STEPS_TO_TARGET else f"has a {one.objective}"
                  for one in searches]
         return "".join(f"# [global_batch.{batch}]: {escape(one.study)}: {len(one.feasible)} feasible of "

@@ -242,8 +242,7 @@ class Farm:
             for number in state.open(state.studies[name]):
                 if number in running:
                     continue
-                attempt = state.ledger.claim(name, number, self.owner)
-                if attempt is not None:
+                if (attempt := state.ledger.claim(name, number, self.owner)) is not None:
                     return name, number, attempt
                 if state.ledger.lost(name, number):
                     state.ledger.record(name, DrawResult(number, DrawEnd.LOST, "the process that ran it was killed, "

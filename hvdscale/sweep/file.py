@@ -241,8 +241,7 @@ def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, eval
 
     counts = read_counts(own, **{"max_draws": None, **{name: top[name] for name in COUNTS if name in top}})
     layer = {**keys.layer(), **budget, "optimizer": optimizer}
-    schedule = Settings.build({}, layer).batch_schedule
-    if schedule is None:
+    if (schedule := Settings.build({}, layer).batch_schedule) is None:
         layer["global_batch"] = batch
     elif schedule.amount[0][1] != batch:
         raise keys.wrong(f"batch_schedule = {schedule} begins at another batch than that of the study, {batch}; give "

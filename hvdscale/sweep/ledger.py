@@ -355,8 +355,7 @@ class Ledger:
     def _read_result(self, study: str, number: int) -> DrawResult:
         path = self._path(study, f"{number}.json")
         try:
-            record = _read(path)
-            if record is None:
+            if (record := _read(path)) is None:
                 raise ValueError("it is empty, cut off or not JSON")
             result = DrawResult.of_json(record)
             if result.number != number:

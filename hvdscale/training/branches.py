@@ -187,8 +187,7 @@ class Branching:
         return layers_of(branch, layers, self.asked.evaluations)
 
     def _run_all(self, found: list[Branch]) -> int:
-        own = found[self.shard[0]::self.shard[1]]
-        if own:
+        if own := found[self.shard[0]::self.shard[1]]:
             self._introduce(own, len(found))
         merged: dict[str, Ended] = {}                   # those in the log of all, which are not run again
         if not (self.overwrite or self.workers.rank) and os.path.exists(self._log(ALL)):
@@ -299,8 +298,7 @@ def _as_planned(value):
 
 def layers_of_run(folder: str) -> tuple[str, dict]:
     """The workload and the settings of the run that wrote the checkpoints in a folder, from its log."""
-    there = listed(folder)
-    if not there:
+    if not (there := listed(folder)):
         raise CheckpointError(f"{folder}: has no checkpoint to branch from")
     with read_log(read(there[0][1])["log"]["path"]) as log:
         asked = dict(json.loads(log.trials["plan"][-1])["asked"])

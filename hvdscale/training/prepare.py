@@ -78,8 +78,7 @@ class Job:
 
     def save_model(self, stop: Stop, workers: Workers) -> str | None:
         """Write the final model, if save_model is set and the run COMPLETE; what became of it; a collective."""
-        path = self.settings.save_model
-        if path is None:
+        if (path := self.settings.save_model) is None:
             return None
         if stop.status != Status.COMPLETE:
             return f"model: not saved, as the run is {stop.status.name}"

@@ -92,8 +92,7 @@ def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, lo
 
 def ended(run: SeriesRun, workload: str | None = None) -> bool:
     """Whether the run has a finished log of this workload and these keys; raises UsageError if its log is of others."""
-    found = _last_trial(run.log)
-    if found is None:
+    if (found := _last_trial(run.log)) is None:
         return False
     wanted = {**({"workload": workload} if workload else {}), **run.keys}
     refuse_another("series", run.log, *({key: value for key, value in each.items() if key not in ASIDE}

@@ -167,8 +167,7 @@ class GradientBuffer:
                 slot.view.zero_()
             slot.missing = False
             slot.bucket.missing -= 1
-        there = [slot for slot in slots if slot.parameter.grad is not None]
-        if there:
+        if there := [slot for slot in slots if slot.parameter.grad is not None]:
             torch._foreach_copy_([slot.view for slot in there], [slot.parameter.grad for slot in there])
         for slot in there:
             slot.parameter.grad = None

@@ -192,8 +192,7 @@ class Process:
 
 def place() -> Process:
     """This process, read from its launcher's variables; needs no MPI. Raises WorkersError where they give no rank."""
-    counted = _counted()
-    if counted is None:
+    if (counted := _counted()) is None:
         return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
     launcher, *names, _ = VARIABLES[counted]
     size, job = int(os.environ[counted]), _job(counted, os.environ, os.getppid())

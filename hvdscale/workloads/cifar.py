@@ -146,8 +146,7 @@ def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[n
     table = np.frombuffer(file.content, np.uint8).reshape(records, length)
     labels = table[:, :len(classes)]
     for column, count in enumerate(classes):
-        bad = labels[:, column] >= count
-        if bad.any():
+        if (bad := labels[:, column] >= count).any():
             at = int(bad.argmax())
             raise DataError(f"{file.where}: record {at} has label {labels[at, column]}, byte {at * length + column} of "
                             f"the file, which is not one of 0 .. {count - 1}; it is damaged or another data set's")

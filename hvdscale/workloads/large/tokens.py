@@ -215,8 +215,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
                 "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
     root = cache_folder(cache_dir) / "tokens"
     place = root / _checksum(settings)[:24]
-    found = _open(place)
-    if found is None:
+    if (found := _open(place)) is None:
         with _writing(root), alone(place):
             if _open(place) is None:       # another process may have made it in between
                 _build(place, parts, blank_lines, given or vocabulary, learn_from)

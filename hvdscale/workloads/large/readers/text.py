@@ -159,8 +159,7 @@ def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
         raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
     base = next((folder / name for name in LM1B_FOLDERS if (folder / name / LM1B_SHARDS).is_dir()), None)
     place = base / LM1B_SHARDS if base else folder
-    shards = [path for path in _list_files(place) if SHARD.fullmatch(path.name)]
-    if not shards:
+    if not (shards := [path for path in _list_files(place) if SHARD.fullmatch(path.name)]):
         raise DataError(f"{folder}: has no shards of LM1B; give {ASKED['lm1b']}; {describe_folder(folder)}")
     shards, missing = complete(shards, allow_missing, first=1)
     for held_out in (base / LM1B_HELD_OUT if base else place, place.parent / LM1B_HELD_OUT):
@@ -216,8 +215,7 @@ def _find_named(folder: Path, part: str, name: str) -> list[Path]:
     if path.is_dir():
         return _list_files(path)
     found = sorted(path.parent.glob(path.name)) if not path.exists() and any(map(path.name.count, "*?[")) else [path]
-    found = [path for path in found if path.is_file()]
-    if not found:
+    if not (found := [path for path in found if path.is_file()]):
         raise DataError(f"{path}: there is no such file, for --data-arg {part}={name}; {describe_folder(path.parent)}")
     return found
 
