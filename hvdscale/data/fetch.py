@@ -111,8 +111,7 @@ def fetch(name: str, folder: Path, say: Callable[[str], None], progress: Progres
             elif _is_there(file, folder / file.name):
                 say(f"  {file.name}: already there, verified")
             else:
-                path = download(file, folder, progress, timeout)
-                say(f"  {file.name}: {byte_size(path.stat().st_size)}, verified")
+                say(f"  {file.name}: {byte_size(download(file, folder, progress, timeout).stat().st_size)}, verified")
         for joined, parts in data_set.joined.items():
             say(f"  {_join(folder / joined, [folder / part for part in parts])}")
     except DownloadError as error:
@@ -133,8 +132,7 @@ def find(name: str) -> DataSet:
 def _is_there(file: PublishedFile, path: Path) -> bool:
     if not os.path.lexists(path):
         return False
-    found = sha256_of(path)
-    if found != file.sha256:
+    if (found := sha256_of(path)) != file.sha256:
         raise DataError(f"{path}: has SHA-256 {found}, not the published {file.sha256}; {ANOTHER}")
     return True
 
@@ -153,8 +151,7 @@ def _fetch_archive(archive: Archive, folder: Path, progress: Progress, timeout: 
             name = next((name for pattern, name in archive.members.items() if fnmatchcase(member, pattern)), None)
             if name is not None:
                 name += member.rpartition("/")[2] if name.endswith("/") else ""
-                kept = _is_kept(folder / name, size, stream)
-                sizes[name] = size if kept else _write([stream], folder / name)
+                sizes[name] = size if _is_kept(folder / name, size, stream) else _write([stream], folder / name)
             progress(f"unpacking {path.name}", done, path.stat().st_size)
     except DAMAGED as error:
         raise DataError(f"{path}: cannot be unpacked: {error}") from None
@@ -248,8 +245,7 @@ def download(file: PublishedFile, folder: Path, progress: Progress, timeout: flo
         for address in file.addresses:
             try:
                 _receive_all(part, file, address, progress, timeout, wait)
-                found = sha256_of(part.path)
-                if found != file.sha256:
+                if (found := sha256_of(part.path)) != file.sha256:
                     part.discard()
                     raise _Broken(f"the download has SHA-256 {found}, not the published {file.sha256}; it was removed")
                 return part.finish(folder / file.name)
@@ -317,8 +313,7 @@ def keeping(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        there = next(folder for folder in path.absolute().parents if folder.exists())
-        free = byte_size(shutil.disk_usage(there).free)
+        free = byte_size(shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists())).free)
         raise DataError(f"{path}: cannot be written: {error.strerror or error} ({free} are free). What was downloaded "
                         "so far is kept; fix this and run the command again") from None
 
@@ -340,8 +335,7 @@ def _receive_all(part: _PartialFile, file: PublishedFile, address: str, progress
 def _receive(part: _PartialFile, file: PublishedFile, address: str, progress: Progress, timeout: float) -> None:
     if file.size is not None and part.size > file.size:
         part.discard()
-    response = _open(part, file, address, timeout)
-    if response is None:
+    if (response := _open(part, file, address, timeout)) is None:
         return
     with response:
         if response.status == http.client.PARTIAL_CONTENT:

@@ -29,7 +29,6 @@ AUGMENTATION = "augmentation"       # the purpose that keys the random streams h
 ALIGNMENT = 64                      # bytes, of torch's tensors: arithmetic may depend on it
 AT_ONCE_BYTES, MOST_AT_ONCE = 1 << 17, 32       # of small batches
 GOLDEN = 0.6180339887498949
-PLAIN = (bool, int, str, bytes, type(None))
 CPU = torch.device("cpu")
 
 
@@ -108,8 +107,7 @@ class Draws:
         known, where = np.unique(epochs, return_inverse=True)
         keys = [stream_key(seed, AUGMENTATION, epoch, self._calls) for epoch in known.tolist()]
         self._calls += 1
-        first = indices.astype(np.uint64) * np.uint64(k)
-        place = first[:, None] + np.arange(1, k + 1, dtype=np.uint64)
+        place = (indices.astype(np.uint64) * np.uint64(k))[:, None] + np.arange(1, k + 1, dtype=np.uint64)
         z = np.array(keys, np.uint64)[where][:, None] + place * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -354,7 +352,7 @@ def digest_split(split) -> dict:
 
 def outline(value):
     """Plain values that say what an example is; raises TypeError for objects of unknown types."""
-    if isinstance(value, PLAIN):
+    if isinstance(value, (bool, int, str, bytes, type(None))):
         return value
     if isinstance(value, Tensor):
         value = value.detach().cpu()
@@ -384,8 +382,7 @@ def refuse_not_finite(batch, visits: Visits, where: str) -> None:
     """Raise DataError, with name, value and example, if a batch holds a value that is not finite; ``where`` has the
     words before the example's number, such as "in val"."""
     for name, values in tensors_of(batch):
-        bad = ~values.isfinite()
-        if bad.any():
+        if (bad := ~values.isfinite()).any():
             row, rows = bad.nonzero()[0, 0] if values.ndim else 0, len(values) if values.ndim else 0
             among = [visits.indices[row]] if rows == len(visits.indices) else visits.indices
             raise DataError(f"{name} holds {values[bad][0]:g} {where} example {' or '.join(map(str, among))}; fix or "

@@ -61,8 +61,7 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
             owned = [group for group, _, _ in segments if self.ghosts.owns(group)]
             self._note(means[owned], variances[owned])
             return y
-        sizes = {last - first for _, first, last in segments}
-        if len(sizes) == 1:
+        if len({last - first for _, first, last in segments}) == 1:
             return self._even(x, len(segments))
         return torch.cat([self._even(x[first:last], 1) for _, first, last in segments])
 

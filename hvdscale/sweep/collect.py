@@ -45,7 +45,6 @@ from .settings import TEXTS
 LOGS = "logs"                                   # folder of the groups' logs in the sweep's folder
 LOCK_ATTEMPTS = round(60 / WAIT_SECONDS)        # a minute, as another job may collect the same study
 NAMED = 12                                      # trials listed in an error
-STEP_COLUMNS = {"restarts": "first_step", "evaluations": "step", "steps": "step"}
 PIECE = np.dtype([("id", "i8"), ("number", "i8"), ("attempt", "i8"), ("last", "?"), ("stop_step", "i8"),
                   ("status", "i1"), ("reason", "O")])
 # further keys that change updates; they belong to the problem, so tables of tuned values may not set them
@@ -76,11 +75,9 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
     path = collect(out, study.name, choose, {"sweep": json.dumps(study.sweep.record)},
                    {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
     searches = searches_in(path)
-    said = [line for search in searches for line in lines(search)]
-    if not said:
+    if not (said := [line for search in searches for line in lines(search)]):
         results = states.ledger.results(study.name)
-        reason = results[max(results)].reason if results else "none has ended"
-        said = [f"{study.name}: no trial has begun; {reason}"]
+        said = [f"{study.name}: no trial has begun; {results[max(results)].reason if results else 'none has ended'}"]
     say("\n".join(said))
 
     tuned = tuned_files(out, study.sweep)
@@ -182,7 +179,7 @@ def _select_pieces(log: Log, table: LogTable, pieces) -> TableRows:
     ids = table.read("id" if of_trials else "trial")
     place = np.minimum(np.searchsorted(pieces["id"], ids), len(pieces) - 1)
     counts = pieces["last"][place] if of_trials else (
-        table.read(STEP_COLUMNS[table.name]) <= pieces["stop_step"][place])
+        table.read({"restarts": "first_step"}.get(table.name, "step")) <= pieces["stop_step"][place])
     rows = np.flatnonzero((pieces["id"][place] == ids) & counts)
     piece = pieces[place[rows]]
     values = {name: table.read(name)[rows] for name in table.specs} if len(rows) else {}
@@ -218,8 +215,7 @@ def _in_sequence(name: str, tables: dict[str, dict[str, np.ndarray]]) -> np.ndar
     rows = [np.flatnonzero(table["attempt"] == attempt) for attempt in attempts]
     begun = [np.flatnonzero(restarts["attempt"] == attempt) for attempt in attempts]
     kept = np.concatenate(rows)[current_rows(
-        [(trial[at], step[at]) for at in rows],
-        [(restarts["trial"][at], restarts["first_step"][at]) for at in begun])]
+        [(trial[at], step[at]) for at in rows], [(restarts["trial"][at], restarts["first_step"][at]) for at in begun])]
     return kept[np.lexsort((step[kept], trial[kept]))]
 
 
@@ -242,10 +238,9 @@ def tuned_toml(searches: Sequence[Search], folder: str = "") -> str:
     if "workload" in asked:
         usage += (f" To use them, with a budget and a target:\n# hvdscale-train {escape(asked['workload'])} "
                   "--global-batch N --lr-rule tuned --metaparameters FILE")
-    head = [f"{usage}\n", *(f"workload = {value_as_toml(name)}\n" for name in names)]
     if not any(_best(found) for found in by_batch.values()):
         entries.append("[global_batch]\n")
-    return "\n".join([*head, *entries])
+    return "\n".join([f"{usage}\n", *(f"workload = {value_as_toml(name)}\n" for name in names), *entries])
 
 
 def tuned_keys(search: Search) -> dict:
@@ -262,8 +257,7 @@ def tuned_keys(search: Search) -> dict:
         keys["decay_steps"] = problem["decay_steps"]    # derived from the budget, which may change
     if problem.get("plateau"):
         keys["decay_metric"] = problem["plateau"]["metric"]     # by default the target's, which may change
-    first = [name for name in ("optimizer", "lr") if name in keys]
-    return {name: keys[name] for name in dict.fromkeys((*first, *keys))}
+    return {name: keys[name] for name in dict.fromkeys(("optimizer", "lr", *keys)) if name in keys}
 
 
 def _best(searches):
@@ -272,8 +266,7 @@ def _best(searches):
 
 
 def _entry(batch, searches, folder):
-    search = _best(searches)
-    if search is None:
+    if (search := _best(searches)) is None:
         goals = [f"met {one.target}" if one.objective == STEPS_TO_TARGET else f"has a {one.objective}"
                  for one in searches]
         return "".join(f"# [global_batch.{batch}]: {escape(one.study)}: {len(one.feasible)} feasible of "

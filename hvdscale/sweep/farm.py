@@ -235,21 +235,18 @@ class Farm:
         state, waits = self.state, False
         expected = state.expected_seconds()
         for name in sorted(state.studies, key=lambda name: (-expected[name], name)):
-            study = state.studies[name]
             finished, running = state.ledger.results(name), state.ledger.running(name)
             if reason := failed_alike(finished.values()):
                 raise TrialsError(f"{name}: all of its {len(finished)} trials failed alike: {reason}\nFix this, take "
                                   "them back with --retry, and start again")
-            for number in state.open(study):
+            for number in state.open(state.studies[name]):
                 if number in running:
                     continue
-                attempt = state.ledger.claim(name, number, self.owner)
-                if attempt is not None:
+                if (attempt := state.ledger.claim(name, number, self.owner)) is not None:
                     return name, number, attempt
                 if state.ledger.lost(name, number):
-                    state.ledger.record(name, DrawResult(
-                        number, DrawEnd.LOST, "the process that ran it was killed, time after time",
-                        owner=self.owner.name))
+                    state.ledger.record(name, DrawResult(number, DrawEnd.LOST, "the process that ran it was killed, "
+                                                         "time after time", owner=self.owner.name))
                 waits = True
             waits = waits or any(claim["job"] == self.owner.job for claim in running.values())
         return WAIT if waits else NONE

@@ -96,11 +96,10 @@ def read_sweep(path: str) -> Sweep:
     budget = read_budget(top)
     record = {
         "workload": workload, **counts, "objective": objective, "evaluations": evaluations,
-        "repeats": top.take("repeats", int, 0, least=0, below=100), "workers_per_trial": workers,
-        "prune": prune, "prune_keep": top.take("prune_keep", int, 5, least=1),
-        "seed": top.take("seed", int, 0, least=0, below=2**62), "settings": read_settings(settings),
-        "space": {name: dict(table) for name, table in space.items()}, **budget, "batch_sizes": list(batch_sizes),
-        "optimizers": list(optimizers), "targets": list(map(str, targets)),
+        "repeats": top.take("repeats", int, 0, least=0, below=100), "workers_per_trial": workers, "prune": prune,
+        "prune_keep": top.take("prune_keep", int, 5, least=1), "seed": top.take("seed", int, 0, least=0, below=2**62),
+        "settings": read_settings(settings), "space": {name: dict(table) for name, table in space.items()}, **budget,
+        "batch_sizes": list(batch_sizes), "optimizers": list(optimizers), "targets": list(map(str, targets)),
         "batch": {str(batch): batch_record(own) for batch, own in batches.items() if own}}
     return Sweep(workload, optimizers, targets, objective, evaluations, record["repeats"], workers,
                  record["prune_keep"] if record["prune"] else None, record["seed"], record["settings"], studies, record)
@@ -147,8 +146,7 @@ def read_targets(top: TomlTable) -> tuple[Target, ...]:
         except (UsageError, TypeError) as error:
             said = str(error) if isinstance(error, UsageError) else f"{text!r} is not text such as 'val/error<0.01'"
             raise top.wrong(f"targets: {said}", "targets") from None
-    kinds = {(target.column, target.minimizes) for target in targets}
-    if len(kinds) > 1:
+    if len({(target.column, target.minimizes) for target in targets}) > 1:
         raise top.wrong(f"targets: {' and '.join(map(str, targets))} are not of one metric and direction; a sweep has "
                         "one metric's targets", "targets")
     if len(set(targets)) < len(targets):
@@ -227,8 +225,7 @@ def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, eval
                 {read(name, value)[0]: (table, name) for table in tables for name, value in table.items()},
                 {dimension.parameter.name: dimension.parameter for dimension in dimensions}, space)
     keys.refuse_conflicts()
-    budget = read_budget(own) or read_budget(top)
-    if not budget:
+    if not (budget := read_budget(own) or read_budget(top)):
         raise top.wrong(f"has no budget at batch {batch}; give one, such as budget = '10 epochs'")
     refuse_grid(top, keys, evaluations, budget)
     for dimension in dimensions:
@@ -244,8 +241,7 @@ def read_study(top: TomlTable, space: dict[str, TomlTable], own: TomlTable, eval
 
     counts = read_counts(own, **{"max_draws": None, **{name: top[name] for name in COUNTS if name in top}})
     layer = {**keys.layer(), **budget, "optimizer": optimizer}
-    schedule = Settings.build({}, layer).batch_schedule
-    if schedule is None:
+    if (schedule := Settings.build({}, layer).batch_schedule) is None:
         layer["global_batch"] = batch
     elif schedule.amount[0][1] != batch:
         raise keys.wrong(f"batch_schedule = {schedule} begins at another batch than that of the study, {batch}; give "

@@ -118,8 +118,7 @@ def form_group(workers_per_trial: int, stall_seconds: float, cores: frozenset[in
         return SingleWorker(process.local_rank, process.local_size, cores)      # which needs neither MPI nor Horovod
     if choose(transport, process.launcher) == "torch":
         with starting(stall_seconds, "torch.distributed"):
-            store = find_store(process, stall_seconds)
-            return TorchGroup(store, process, stall_seconds, workers_per_trial, cores)
+            return TorchGroup(find_store(process, stall_seconds), process, stall_seconds, workers_per_trial, cores)
 
     splits = f"workers_per_trial = {workers_per_trial}: MPI splits processes into groups"
     if process.launcher == "horovodrun":

@@ -266,8 +266,7 @@ class Ledger:
     def note_killed(self, studies: Iterable[str], host: str, pid: int) -> bool:
         """Record that this process died during draws that it had claimed; returns whether there were any."""
         names = [(study, f"{number}.killed-{claim['attempt']}") for study in studies
-                 for number, claim in self._held(study).items()
-                 if (claim.get("host"), claim.get("pid")) == (host, pid)]
+                 for number, claim in self._held(study).items() if (claim.get("host"), claim.get("pid")) == (host, pid)]
         for study, name in names:
             self._touch(study, name)
         return bool(names)
@@ -286,8 +285,7 @@ class Ledger:
         if len(files["claim"] - files["released"]) < ATTEMPTS:
             return "free"
         after = self._files(study, number)
-        lost = not after["json"] and len(files["claim"] - after["released"]) >= ATTEMPTS
-        return "lost" if lost else "free"
+        return "lost" if not after["json"] and len(files["claim"] - after["released"]) >= ATTEMPTS else "free"
 
     def _touch(self, study: str, name: str) -> None:
         path = self._path(study, name)
@@ -357,8 +355,7 @@ class Ledger:
     def _read_result(self, study: str, number: int) -> DrawResult:
         path = self._path(study, f"{number}.json")
         try:
-            record = _read(path)
-            if record is None:
+            if (record := _read(path)) is None:
                 raise ValueError("it is empty, cut off or not JSON")
             result = DrawResult.of_json(record)
             if result.number != number:

@@ -79,8 +79,7 @@ def failed_alike(results: Collection[DrawResult]) -> str | None:
     """The reason for which all trials have failed, at least ALIKE of them; numbers in it may differ."""
     if len(results) < ALIKE or any(result.kind != DrawEnd.FAILED for result in results):
         return None
-    reasons = {re.sub(r"\d+", "N", result.reason) for result in results}
-    return next(iter(results)).reason if len(reasons) == 1 else None
+    return next(iter(results)).reason if len({re.sub(r"\d+", "N", result.reason) for result in results}) == 1 else None
 
 
 def winner(results: Iterable[DrawResult], target: str | None, minimizes: bool = True) -> DrawResult | None:

@@ -226,13 +226,11 @@ def take_back_failed(asked) -> None:
     """Let the next run repeat failed and lost trials; raises LogError or UsageError."""
     refuse_other(asked.out, asked.sweep)
     ledger = Ledger(asked.out)
-    busy = ledger.owners()
-    if busy:
+    if busy := ledger.owners():
         more = f", and {len(busy) - 1} more" if len(busy) > 1 else ""
         raise UsageError(f"--retry: {describe(busy[0])} is at work in {asked.out}{more}; wait until they have ended")
     for spec in wanted_studies(asked.sweep, asked.only):
-        numbers = ledger.take_back(spec.name, RETRIED)
-        if numbers:
+        if numbers := ledger.take_back(spec.name, RETRIED):
             say(f"{spec.name}: taken back: {', '.join(map(str, numbers))}")
     say("the same command without --retry runs what was taken back")
 

@@ -51,14 +51,11 @@ ELSEWHERE = {key: place for place, keys in TEXTS["elsewhere"].items() for key in
 FREE_SETTINGS = frozenset({"data_dir", "cache_dir", "max_local_batch"} | (
     {field.name for field in fields(Execution)} & set(KEYS)))
 OF_DATA = ("data_dir", "data_args", "allow_missing", "cache_dir", "train_subset")       # read once for all studies
-OF_WARMUP = ("warmup", "warmup_length")
 HVDSCALE_TRAIN = (*KEYS, *LENGTHS)      # all names of its keys
 TABLES = ("model_args", "optimizer_args")       # keys whose entries can be searched
 # the names under which a log has numbers, and text of a choice
 SEARCHABLE = tuple(name for key in KEYS if key in TUNABLE - {"optimizer"} for name in stored_names(key)
                    if key_type(name) in (int, float, str))
-FIELDS = ("type", "scale", "min", "max", "values", "scaled", "base_batch")
-OF_BATCH = ("type", "scale", "min", "max", "values")
 BUDGET = "budget"
 
 
@@ -185,7 +182,7 @@ class Keys:
 
     @property
     def warms(self) -> bool:
-        return any(name in self for name in OF_WARMUP)
+        return "warmup" in self or "warmup_length" in self
 
     def layer(self) -> dict:
         """The settings with a sweep's defaults: no rule on the learning rate, no warmup (or gradual from 0 if only its
@@ -256,8 +253,7 @@ class Dimension:
         name, kind = self.parameter.name, self.parameter.type
         low, high = (_times(bound, budget_steps, kind) for bound in (self.parameter.low, self.parameter.high))
         for word, bound in (("min", low), ("max", high)):
-            wrong = _find_fault(name, bound)
-            if wrong:
+            if wrong := _find_fault(name, bound):
                 raise UsageError(f"{word} of the space, over a budget of {budget_steps} steps: {wrong}")
         return replace(self.parameter, low=low, high=high)
 
@@ -283,11 +279,11 @@ def _find_fault(name: str, value) -> str | None:
 
 
 def overridden(table: TomlTable, own: TomlTable | None) -> TomlTable:
-    table.only(FIELDS)
+    table.only(("type", "scale", "min", "max", "values", "scaled", "base_batch"))
     if own is None:
         return table
     elsewhere = f"it holds for all batches, in [{'.'.join(table.path)}]; a batch's own bounds are not scaled"
-    own.only(OF_BATCH, dict.fromkeys(("scaled", "base_batch"), elsewhere))
+    own.only(("type", "scale", "min", "max", "values"), dict.fromkeys(("scaled", "base_batch"), elsewhere))
     if "values" in own:
         return table.under(own, table)
     return table.under(own, ("values",) if "min" in own or "max" in own else ())
@@ -313,13 +309,11 @@ def settle(name: str, spec: TomlTable, batch: int) -> Dimension:
     for field in ("min", "max", "scale", "scaled", "base_batch"):
         if field in spec:
             raise spec.wrong(f"{field} does nothing for a choice of values; leave out {field}, or the values", field)
-    values = spec.take("values", list)
-    if not values:
+    if not (values := spec.take("values", list)):
         raise spec.wrong("values = [] holds no value; give those to choose from", "values")
     for value in values:
-        finite = type(value) is not float or math.isfinite(value)
         wrong = _find_fault(name, value)
-        if type(value) not in (int, float, str, bool) or not finite or wrong:
+        if type(value) not in (int, float, str, bool) or type(value) is float and not math.isfinite(value) or wrong:
             raise spec.wrong(f"values: {wrong or f'{value!r} is not a number, text, true or false'}", "values")
         if values.count(value) > 1:
             raise spec.wrong(f"values = {values!r} holds {value!r} twice; all are drawn alike", "values")
@@ -346,8 +340,7 @@ def _ranged(name: str, spec: TomlTable, chosen: str, batch: int) -> Dimension:
             raise spec.wrong(f"{at} must be below 1 on a reverse log scale", word)
         if factor is None and found < 0:
             raise spec.wrong(f"{at} must be at least 0, as a share of the budget", word)
-        wrong = None if factor is None else _find_fault(name, found)
-        if wrong:
+        if wrong := None if factor is None else _find_fault(name, found):
             raise spec.wrong(f"{at} is refused: {wrong}", word)
         return found
     low, high = bound("min"), bound("max")

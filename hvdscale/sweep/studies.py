@@ -60,20 +60,18 @@ class Study:
 
     def layers(self, number: int, checkpoint: str) -> list[dict]:
         sweep, (draw, _) = self.sweep, self.draw_of(number)
-        target = str(sweep.targets[-1]) if sweep.targets else "none"
         in_steps = sweep.evaluations or "global_batch" in self.spec.layer      # else as set, over a changing batch
         return [UNTIMED, dict(self.spec.layer), {
-            "seed": sweep.seed + number, "target": target, "keep_going": not sweep.by_steps,
-            **({"eval_every": self.eval_every} if in_steps else {}), "checkpoint": checkpoint,
-            **layer_of(self.points[draw])}]
+            "seed": sweep.seed + number, "target": str(sweep.targets[-1]) if sweep.targets else "none",
+            "keep_going": not sweep.by_steps, **({"eval_every": self.eval_every} if in_steps else {}),
+            "checkpoint": checkpoint, **layer_of(self.points[draw])}]
 
     def record(self, number: int) -> dict:
         sweep, (draw, repeat) = self.sweep, self.draw_of(number)
         return {"study": self.name, "draw": draw, "repeat": repeat, "point": dict(self.points[draw]),
                 "space": [parameter.record() for parameter in self.space], "trials": self.spec.trials,
                 "max_draws": self.spec.max_draws, "objective": sweep.objective, "minimizes": self.minimizes,
-                "targets": [str(target) for target in sweep.targets],
-                "prune_keep": sweep.keep, "seed": sweep.seed}
+                "targets": [str(target) for target in sweep.targets], "prune_keep": sweep.keep, "seed": sweep.seed}
 
 
 def settle_study(sweep: Sweep, spec: StudySpec, workload: Workload, data: Data, out: str | None) -> Study:
@@ -122,8 +120,7 @@ def _keep(path: str, facts: dict, drawn: list[dict]) -> None:
     """Store the study; raises UsageError if the file is of another one, LogError if it cannot be read."""
     known = read_record(path)
     points = known.pop("points", [])
-    differ = differences(known, facts) if known else {}
-    if differ:
+    if known and (differ := differences(known, facts)):
         raise UsageError(f"{path}: {'; '.join(differ.values())}. What was searched so far would not be of one study; "
                          "put it back, or give another --out")
     if points[:len(drawn)] != drawn[:len(points)]:
@@ -139,11 +136,10 @@ def keep_record(out: str, sweep: Sweep, job: dict, accept: bool) -> tuple[dict[s
     known = refuse_other(out, sweep)
     then, path = known.get("job") or {}, os.path.join(out, RECORD)
     accepted = refuse_changes(then, job, accept, path, "Put it back, or give another --out")
-    notes = [*note_version(then, job), *map("accepted: {}".format, changes_of(then, job))]
     record = json.loads(json.dumps({**sweep.record, "job": {**then, **job, "accepted": accepted}}))
     if known != record:
         write_file(path, json.dumps(record, indent=1))
-    return accepted, notes
+    return accepted, [*note_version(then, job), *map("accepted: {}".format, changes_of(then, job))]
 
 
 def refuse_other(out: str, sweep: Sweep) -> dict:

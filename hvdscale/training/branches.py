@@ -186,8 +186,7 @@ class Branching:
         return layers_of(branch, layers, self.asked.evaluations)
 
     def _run_all(self, found: list[Branch]) -> int:
-        own = found[self.shard[0]::self.shard[1]]
-        if own:
+        if own := found[self.shard[0]::self.shard[1]]:
             self._introduce(own, len(found))
         merged: dict[str, Ended] = {}                   # those in the log of all, which are not run again
         if not (self.overwrite or self.workers.rank) and os.path.exists(self._log(ALL)):
@@ -201,9 +200,8 @@ class Branching:
             if outcome.stop.exit_code == ExitCode.PREEMPTED:
                 self._say(RESUMES)
                 return ExitCode.PREEMPTED
-            self._say(f"[{at}/{len(own)}] step {branch.origin.step}, batch "
-                      f"{branch.factor * branch.origin.batch} (k = {branch.factor}), order {branch.order}: "
-                      f"{self._result(branch, outcome)}")
+            self._say(f"[{at}/{len(own)}] step {branch.origin.step}, batch {branch.factor * branch.origin.batch} "
+                      f"(k = {branch.factor}), order {branch.order}: {self._result(branch, outcome)}")
         with self.workers.together("the log of all branches"):
             if self.workers.rank == 0:
                 paths = [self._log(branch.name) for branch in found if branch.name not in merged]
@@ -232,10 +230,9 @@ class Branching:
     def _introduce(self, own: list[Branch], count: int) -> None:
         record = own[0].record
         whole = f" of {count}" if len(own) < count else ""
-        self._say(f"branches: {counted(len(own), 'branch', 'branches')}{whole}, "
-                  f"{record['length']:,} examples each, at {', '.join(map(str, self.asked.factors))} times batch "
-                  f"{record['base_batch']}; rate by the rule {record['rule']}; {record['metric']} within "
-                  f"{record['tolerance']}")
+        self._say(f"branches: {counted(len(own), 'branch', 'branches')}{whole}, {record['length']:,} examples each, at "
+                  f"{', '.join(map(str, self.asked.factors))} times batch {record['base_batch']}; rate by the rule "
+                  f"{record['rule']}; {record['metric']} within {record['tolerance']}")
 
     def _result(self, branch: Branch, outcome: Outcome) -> str:
         if outcome.stop.status == Status.INFEASIBLE:
@@ -279,9 +276,8 @@ class Branching:
 
 def _ended_in(path: str) -> dict[str, Ended]:
     with read_log(path) as log:
-        plans = map(json.loads, log.trials["plan"])
         return {branch_name(plan["branch"]): (plan["branch"], status, plan.get("job") or {})
-                for status, plan in zip(log.trials["status"], plans)}
+                for status, plan in zip(log.trials["status"], map(json.loads, log.trials["plan"]))}
 
 
 def origin_of(path: str) -> Origin:
@@ -301,11 +297,9 @@ def _as_planned(value):
 
 def layers_of_run(folder: str) -> tuple[str, dict]:
     """The workload and the settings of the run that wrote the checkpoints in a folder, from its log."""
-    there = listed(folder)
-    if not there:
+    if not (there := listed(folder)):
         raise CheckpointError(f"{folder}: has no checkpoint to branch from")
-    path = read(there[0][1])["log"]["path"]
-    with read_log(path) as log:
+    with read_log(read(there[0][1])["log"]["path"]) as log:
         asked = dict(json.loads(log.trials["plan"][-1])["asked"])
     asked.pop("accept_changes", None)           # what that run accepted
     return asked.pop("workload"), asked

@@ -290,8 +290,7 @@ class FolderCheckpoints(Checkpoints):
                  "plan": json.dumps(self.plan.as_record({})), "log": self.run_log.place()}
         write(self.folder.place(done.steps), state)
         # later ones are damaged, or belong to steps that are being retaken
-        later = [path for at, path in listed(self.folder.path) if at > done.steps]
-        for path in later + self._beyond_kept(done.steps):
+        for path in [path for at, path in listed(self.folder.path) if at > done.steps] + self._beyond_kept(done.steps):
             remove(path)
 
     def _beyond_kept(self, step: int) -> list[str]:

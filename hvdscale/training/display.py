@@ -251,11 +251,10 @@ class Display:
             return ""
         seconds, by_rank = zip(*self._by_rank)
         data, passes = np.array(by_rank).reshape(len(by_rank), 2, -1).transpose(1, 2, 0)
-        busy = self.busy_host() and f" ({self.busy_host()})"
         for spent, what in ((data, "getting its data"), (passes, "in its passes")):
             if found := find_outlier(np.median(spent, axis=1), float(np.median(seconds))):
                 return (f"rank {found[0]} is slow: {1000 * found[1]:.3g} ms a step {what}, the others "
-                        f"{1000 * found[2]:.3g}; they wait for it{busy}")
+                        f"{1000 * found[2]:.3g}; they wait for it{self.busy_host() and f' ({self.busy_host()})'}")
         return ""
 
     def step(self, step: int, seconds: float, loss: float) -> None:

@@ -87,8 +87,7 @@ class Evaluator:
                 for split in splits for metric in self.workload.metrics}
 
     def _check_inputs(self, suspects: set[str], chunks: list[tuple[str, int]]) -> None:
-        suspects = suspects & {split for split, _ in chunks} - self._sound
-        if not suspects:
+        if not (suspects := suspects & {split for split, _ in chunks} - self._sound):
             return
         with self.workers.together("evaluation inputs"):
             for number in range(self.workers.rank, len(chunks), self.workers.size):

@@ -86,8 +86,7 @@ class Loop:
     def evaluate(self, stop: Stop | None) -> Stop | None:
         """Evaluate at the steps of the plan, and at the end of a complete run; returns why to stop, if at all."""
         done, plan = self.done, self.plan
-        due = plan.evaluates_at(done.steps) if stop is None else stop.status == Status.COMPLETE
-        if not due:
+        if not (plan.evaluates_at(done.steps) if stop is None else stop.status == Status.COMPLETE):
             return stop
         if done.evaluated == done.steps:        # by the process that wrote the checkpoint
             return self._target_met(stop)
@@ -131,9 +130,8 @@ class Loop:
 
     def _target_met(self, stop: Stop | None) -> Stop | None:
         plan, done, target = self.plan, self.done, self.plan.stop_target
-        if target is None or plan.keep_going or (stop and stop.status != Status.COMPLETE):
-            return stop
-        if not target.met_by(done.measured[target.column]):
+        if target is None or plan.keep_going or (stop and stop.status != Status.COMPLETE) or (
+                not target.met_by(done.measured[target.column])):
             return stop
         return Stop(Status.COMPLETE, f"target {plan.target} met at step {done.steps}", ExitCode.DONE)
 
@@ -180,13 +178,11 @@ class Loop:
 
 
 def run(loop: Loop) -> Outcome:
-    votes = contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals)
-    with votes, contextlib.closing(loop):
+    with contextlib.nullcontext() if loop.wish else votes_by_signal(loop.signals), contextlib.closing(loop):
         stop = loop.evaluate(loop.budget_spent())
         while stop is None:
             loop.checkpoints.keep(loop.done, loop.take_step, loop.agreed)
-            stop = loop.step() or loop.budget_spent()
-            stop = loop.evaluate(stop)
+            stop = loop.evaluate(loop.step() or loop.budget_spent())
         loop.end(stop)
         if stop.exit_code == ExitCode.PREEMPTED:
             note_stop()             # other ranks' signals may come later

@@ -84,8 +84,7 @@ def open_display(job: Job, log: str, workers: Workers, start: Start | None = Non
     if workers.rank:
         return NoDisplay()
     start = start or Start()
-    empty = tuple(split for split in SPLITS if not len(getattr(job.data, split)))
-    display = Display(job.plan, job.workload.metrics, empty)
+    display = Display(job.plan, job.workload.metrics, [split for split in SPLITS if not len(getattr(job.data, split))])
     if start.news:
         display.say(start.news)
         return display

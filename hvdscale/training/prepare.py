@@ -62,12 +62,11 @@ class Job:
 
     def start(self, workers: Workers) -> tuple[DataParallelStep | LocalSteps, Evaluator]:
         """What takes the job's steps, and what measures its splits; both are to be closed."""
-        plan, splits = self.plan, self.data.evaluated(self.plan.train_eval_examples)
+        plan, data = self.plan, self.data
         kind = LocalSteps if plan.local_steps else DataParallelStep
-        return (kind(plan, self.workload, self.data.train, self.model, self.optimizer, workers, self.device,
-                     self.average),
-                Evaluator(self.workload, splits, plan.eval_batch, workers, self.device, plan.precision,
-                          plan.loader_workers))
+        return (kind(plan, self.workload, data.train, self.model, self.optimizer, workers, self.device, self.average),
+                Evaluator(self.workload, data.evaluated(plan.train_eval_examples), plan.eval_batch, workers,
+                          self.device, plan.precision, plan.loader_workers))
 
     def restore_model(self, state: dict) -> None:
         """Restore what ``save_model`` writes from a checkpoint's state."""
@@ -79,8 +78,7 @@ class Job:
 
     def save_model(self, stop: Stop, workers: Workers) -> str | None:
         """Write the final model, if save_model is set and the run COMPLETE; what became of it; a collective."""
-        path = self.settings.save_model
-        if path is None:
+        if (path := self.settings.save_model) is None:
             return None
         if stop.status != Status.COMPLETE:
             return f"model: not saved, as the run is {stop.status.name}"

@@ -93,8 +93,7 @@ def _find(settings: Settings, plan: Plan) -> Start:
             raise CheckpointError(f"{folder} has checkpoints, the newest of step {there[0][0]}: --resume auto resumes "
                                   "from it, --overwrite starts from scratch and removes them")
         return Start()
-    paths = _candidates(settings)
-    if not paths:
+    if not (paths := _candidates(settings)):
         return _without_checkpoint(settings, plan)
     start = _newest(paths, settings, plan)
     in_folder = any(os.path.samefile(start.checkpoint, path) for _, path in there)
@@ -111,8 +110,7 @@ def _candidates(settings: Settings) -> list[str]:
         return [path for _, path in listed(settings.checkpoint)]
     if not os.path.isdir(settings.resume):
         return [settings.resume]
-    paths = [found for _, found in listed(settings.resume)]
-    if not paths:
+    if not (paths := [found for _, found in listed(settings.resume)]):
         raise CheckpointError(f"--resume {settings.resume}: the folder has no checkpoint")
     return paths
 

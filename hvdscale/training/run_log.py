@@ -51,12 +51,11 @@ class RunLog:
                  more: Mapping[str, float] = {}):
         self.path, self.log_id = writer.path, writer.log_id
         self._writer, self._trial = writer, trial
-        writer.append(
-            "trials", id=trial, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
-            optimizer=plan.optimizer, global_batch=plan.global_batch, local_batch=plan.local_batch,
-            accumulation=plan.accumulate, ghost_batch=plan.ghost_batch, workers=plan.workers, seed=plan.seed,
-            budget_steps=plan.budget_steps, plan=json.dumps(record),
-            **{f"metaparameters/{name}": value for name, value in {**plan.metaparameters(), **more}.items()})
+        writer.append("trials", id=trial, status=Status.RUNNING, stop_reason="", dataset=plan.dataset, model=plan.model,
+                      optimizer=plan.optimizer, global_batch=plan.global_batch, local_batch=plan.local_batch,
+                      accumulation=plan.accumulate, ghost_batch=plan.ghost_batch, workers=plan.workers, seed=plan.seed,
+                      budget_steps=plan.budget_steps, plan=json.dumps(record),
+                      **{f"metaparameters/{name}": value for name, value in {**plan.metaparameters(), **more}.items()})
         writer.append("restarts", trial=trial, first_step=start.step, workers=plan.workers, host=socket.gethostname(),
                       device=torch.cuda.get_device_name() if plan.device == "cuda" else plan.device, time=time.time(),
                       previous_end=start.previous_end, startup_seconds=startup_seconds())

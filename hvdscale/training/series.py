@@ -92,8 +92,7 @@ def runs_to_measure(wanted: Iterable[Measurement], workload: str, keys: dict, lo
 
 def ended(run: SeriesRun, workload: str | None = None) -> bool:
     """Whether the run has a finished log of this workload and these keys; raises UsageError if its log is of others."""
-    found = _last_trial(run.log)
-    if found is None:
+    if (found := _last_trial(run.log)) is None:
         return False
     wanted = {**({"workload": workload} if workload else {}), **run.keys}
     refuse_another("series", run.log, *({key: value for key, value in each.items() if key not in ASIDE}
@@ -130,8 +129,7 @@ def worker_hours(logs: Iterable[str]) -> float:
 
 
 def refuse_another(what: str, log: str, then: Mapping, now: Mapping) -> None:
-    differ = differences(then, now)
-    if differ:
+    if differ := differences(then, now):
         raise UsageError(f"{log} belongs to another {what}: {'; '.join(differ.values())}. Choose another --out, or "
                          "--overwrite to run all again")
 
@@ -198,8 +196,7 @@ def carry_out(run: SeriesRun, workload: str, launcher: str | None, hosts: str | 
         killed = killed_process("".join(lines))
         raise HvdscaleError(f"the run at {counted(run.workers, 'worker')} ended without a finished log (exit code "
                             f"{process.returncode}{killed and f': {killed}'}). The same command resumes it. Its "
-                            f"last lines, from {run.output}:\n"
-                            f"{''.join(lines[-15:])}")
+                            f"last lines, from {run.output}:\n{''.join(lines[-15:])}")
     return job_of(run)
 
 

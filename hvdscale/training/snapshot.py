@@ -21,7 +21,6 @@ from ..update.step import DataParallelStep
 from ..workers.group import Workers
 
 BROADCAST_BYTES = 1 << 30       # per call: MPI counts in 32 bits
-PLAIN = (bool, int, float, str)
 
 
 @dataclass
@@ -140,7 +139,7 @@ def mapped(value, change: Callable[[torch.Tensor], torch.Tensor], where: str = "
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, np.generic):
         return value.item()
-    if value is None or type(value) in PLAIN:
+    if value is None or type(value) in (bool, int, float, str):
         return value
     raise CheckpointError(f"{where} is a {type(value).__name__}; a checkpoint holds tensors, numbers, strings, and "
                           "dicts, lists and tuples of them")

@@ -38,14 +38,12 @@ COLUMNS = ("local_sqnorm", "reduced_sqnorm", "local_examples")
 
 class _Bucket:
     def __init__(self, name: str):
-        self.name, self.gradients, self.slots = name, None, []
-        self.missing = 0
+        self.name, self.gradients, self.slots, self.missing = name, None, [], 0
 
 
 class _Slot:
     def __init__(self, parameter: nn.Parameter, view: torch.Tensor, bucket: _Bucket):
-        self.parameter, self.view, self.bucket = parameter, view, bucket
-        self.missing = False
+        self.parameter, self.view, self.bucket, self.missing = parameter, view, bucket, False
         bucket.slots.append(self)
 
 
@@ -169,8 +167,7 @@ class GradientBuffer:
                 slot.view.zero_()
             slot.missing = False
             slot.bucket.missing -= 1
-        there = [slot for slot in slots if slot.parameter.grad is not None]
-        if there:
+        if there := [slot for slot in slots if slot.parameter.grad is not None]:
             torch._foreach_copy_([slot.view for slot in there], [slot.parameter.grad for slot in there])
         for slot in there:
             slot.parameter.grad = None
@@ -188,8 +185,7 @@ class GradientBuffer:
             self._waits.append(self._workers.start_sum_(values, bucket.name))
             return
         sent = bucket.gradients.to(self._wire)
-        self._waits.append(self._workers.start_sum_(sent, bucket.name))
-        self._waits.append(lambda: bucket.gradients.copy_(sent))
+        self._waits += [self._workers.start_sum_(sent, bucket.name), lambda: bucket.gradients.copy_(sent)]
         if last:
             self._waits.append(self._workers.start_sum_(self._rest, "gradients/rest"))
 
@@ -259,9 +255,8 @@ class ExactBuffer(GradientBuffer):
             self._note(self.gradients)
         finite = [self._add(self._flat[at:min(at + self._chunk, self._arrays)], self._words, at)
                   for at in range(0, self._arrays, self._chunk)]
-        given = torch.tensor(scalars(), dtype=torch.float64)
         self._not_finite[0] += not all(finite)
-        self._not_finite[1] += not self._add(given, self._scalar_words)
+        self._not_finite[1] += not self._add(torch.tensor(scalars(), dtype=torch.float64), self._scalar_words)
         self.statistics.zero_()
 
     def _add(self, values: Tensor, words: dict[int, Tensor], start: int = 0) -> bool:
@@ -318,9 +313,8 @@ def why_not_measured(plan: Plan, model: nn.Module) -> str:
     """Why no step can be measured though the plan asks for it; empty if steps can be, or need not be."""
     if not plan.noise_steps or any(can_measure(plan, model, batch) for batch in plan.batches.sizes):
         return ""
-    joined = joins_examples(plan, model)
     refusal = "the gradient noise scale is not measured: "
-    if not joined:
+    if not joins_examples(plan, model):
         return refusal + "a batch of one example has none"
     examples = f"{min(plan.global_batch, plan.ghost_batch)} examples, which " + (
         "passing group by group keeps whole" if plan.group_by_group else "batch-norm keeps whole")
@@ -408,8 +402,7 @@ class GradientNoise:
         if not self.size or self._own is None or not count:
             return [0.0] * self.size
         batch = self._shares.batch
-        weight = (batch / count / scale) ** 2 * (examples or self._shares.examples) / batch
-        return [weight * self._own]
+        return [(batch / count / scale) ** 2 * (examples or self._shares.examples) / batch * self._own]
 
     def columns(self, buffer: GradientBuffer, tail: Sequence[float], count: float, scale: float) -> dict[str, float]:
         """The row's values by column, from what is summed over the workers; empty if not measured, or not finite."""

@@ -54,9 +54,8 @@ def share_model(model: nn.Module, workers: Workers) -> None:
     for rank, others in enumerate(by_rank):
         for mine, other in zip([*by_rank[0], None], [*others, None]):
             if mine != other:
-                raise RanksDifferError(
-                    f"rank {rank} built another model than rank 0: {_describe(other)} where rank 0 has "
-                    f"{_describe(mine)}; build must return the same model on all workers")
+                raise RanksDifferError(f"rank {rank} built another model than rank 0: {_describe(other)} where rank 0 "
+                                       f"has {_describe(mine)}; build must return the same model on all workers")
     with torch.no_grad():
         own = nn.utils.parameters_to_vector(model.parameters())
         shared = workers.broadcast_(own.clone(), "model")
@@ -131,9 +130,8 @@ def fit_to_groups(plan: Plan, asked: str, workload: Workload, train: Split, mode
                ghost batch
     Raises PlanError if the plan cuts ghost groups that the model needs whole, and what the workload's loss raises.
     """
-    of_settings = zip(OF_SETTINGS, (plan.exact, plan.precision == "fp16"))
     reason = bound_to_passes(plan, workload, train, model, device) or next(
-        (name for name, is_set in of_settings if is_set), "")
+        (name for name, is_set in zip(OF_SETTINGS, (plan.exact, plan.precision == "fp16")) if is_set), "")
     group_by_group = asked == "always" or (asked == "auto" and bool(reason))
     if group_by_group and plan_with is not None:
         # at least one group a worker, and the same at any worker count and global batch, so that these change no update
@@ -201,10 +199,9 @@ def check_positions(plan: Plan) -> None:
         parts = sorted(part for passes in plan.passes_by_rank(size) for part in passes if part.stop > part.start)
         if [*(part.start for part in parts), size] != [0, *(part.stop for part in parts)]:
             computed = sum(part.stop - part.start for part in parts)
-            raise PlanError(
-                f"the passes of {counted(plan.workers, 'worker')} over a step of {size} examples do not compute each "
-                f"of them once, but {computed} in all. Choose another --ghost-batch or number of workers, and report "
-                "this plan as an error of hvdscale")
+            raise PlanError(f"the passes of {counted(plan.workers, 'worker')} over a step of {size} examples do not "
+                            f"compute each of them once, but {computed} in all. Choose another --ghost-batch or number "
+                            "of workers, and report this plan as an error of hvdscale")
 
 
 def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
@@ -214,13 +211,11 @@ def check_groups(plan: Plan, model: nn.Module, reason: str) -> None:
         passes = plan.workers_each * accumulate
         if plan.group_by_group and groups < passes:
             ours = ", or hvdscale.modules (by convert(model)), which let workers share a group"
-            raise PlanError(
-                f"{describe_reason(reason)}, so it runs group by group; but a {whose} of {share} has "
-                f"{counted(groups, 'ghost group')} for the passes of {counted(plan.workers_each, 'worker')} "
-                f"x {accumulate}. Use --ghost-batch {max(2, share // passes)} or less, at every worker count, or fewer "
-                f"workers{'' if reason in (PADDED, *OF_SETTINGS) else ours}")
+            raise PlanError(f"{describe_reason(reason)}, so it runs group by group; but a {whose} of {share} has "
+                            f"{counted(groups, 'ghost group')} for the passes of {counted(plan.workers_each, 'worker')}"
+                            f" x {accumulate}. Use --ghost-batch {max(2, share // passes)} or less, at every worker "
+                            f"count, or fewer workers{'' if reason in (PADDED, *OF_SETTINGS) else ours}")
         if plan.cuts_groups(batch) and any(map(is_batch_norm, model.modules())):
-            raise PlanError(
-                f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut into passes "
-                f"of one worker, as {accumulate} passes (accumulate) would at a global batch of {batch}. Use "
-                f"--ghost-batch {max(2, share // accumulate)} or less, or fewer passes")
+            raise PlanError(f"the model has batch-norm, and a ghost group of {plan.ghost_batch} examples cannot be cut "
+                            f"into passes of one worker, as {accumulate} passes (accumulate) would at a global batch "
+                            f"of {batch}. Use --ghost-batch {max(2, share // accumulate)} or less, or fewer passes")

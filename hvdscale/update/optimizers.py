@@ -89,8 +89,7 @@ def _of_class(problem: Problem, groups: list[dict]) -> torch.optim.Optimizer:
         trial.step()
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise UsageError(f"optimizer {problem.optimizer!r} does not step from a dense gradient alone, without a "
-                         f"closure that recomputes the loss: {error or type(error).__name__}. Choose another"
-                         ) from None
+                         f"closure that recomputes the loss: {error or type(error).__name__}. Choose another") from None
     return optimizer
 
 
@@ -314,9 +313,8 @@ class Adam(PlainOptimizer):
                 self.state[parameter]["step"] = torch.zeros((), device=parameter.device)
         updates = [self.state[parameter]["step"] for parameter in parameters]       # their numbers
         torch._foreach_add_(updates, 1.0)
-        self.kernel(parameters, [p.grad for p in parameters], means, squares, [], updates, lr=group["lr"],
-                    beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False,
-                    maximize=False)
+        self.kernel(parameters, [p.grad for p in parameters], means, squares, [], updates, lr=group["lr"], beta1=beta1,
+                    beta2=beta2, weight_decay=group["weight_decay"], eps=group["eps"], amsgrad=False, maximize=False)
 
 
 class AdamW(Adam):
@@ -349,9 +347,8 @@ class RateInVelocity(PlainOptimizer):
             lr, momentum, before = group["lr"], group["momentum"], group["velocity_lr"]
             scale = (lr or before or 1.0) if group["correction"] else lr      # the rate that the velocity holds
             moved = lr / scale if group["correction"] else 1.0                # 1, but 0 at a corrected rate of 0
-            carried = momentum * scale / before if group["correction"] and before else momentum
             directions, velocities = self._directions(group, parameters), self.kept(parameters, "velocity")
-            torch._foreach_mul_(velocities, carried)
+            torch._foreach_mul_(velocities, momentum * scale / before if group["correction"] and before else momentum)
             torch._foreach_add_(velocities, directions, alpha=scale)
             if group["nesterov"]:
                 torch._foreach_add_(parameters, directions, alpha=-moved * scale)
@@ -468,8 +465,7 @@ class Muon(AdamW):
         torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         for parameter, direction in zip(parameters, directions):
             matrix = orthogonalized(direction.flatten(1))
-            factor = SCALES[group["scale"]](*matrix.shape)
-            parameter.add_(matrix.view_as(parameter), alpha=-group["lr"] * factor)
+            parameter.add_(matrix.view_as(parameter), alpha=-group["lr"] * SCALES[group["scale"]](*matrix.shape))
 
 
 def orthogonalized(matrix: Tensor) -> Tensor:

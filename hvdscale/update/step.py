@@ -218,8 +218,7 @@ class DataParallelStep:
 
     def _before(self, step: int) -> None:
         """Compute the extra gradients that the noise scale needs."""
-        part = self.noise.first(step)
-        if part is not None:
+        if (part := self.noise.first(step)) is not None:
             self.buffer.begin()
             sums, _ = self._gradients(step, (part,), self.feed.read(step, part))
             self.buffer.finish()

@@ -185,8 +185,7 @@ class JoinedWorkers(Workers):
             self._tend()
             time.sleep(min(1.0, self._stall_seconds / 4))
             with self._giving_up:
-                reason = self._stalled(self._stall_seconds)
-                if reason:
+                if reason := self._stalled(self._stall_seconds):
                     self._give_up(reason)
 
     def _tend(self) -> None:
@@ -306,9 +305,8 @@ class Deadline:
 
     def __init__(self):
         self._libc, self._timer = ctypes.CDLL(None), ctypes.c_void_p()
-        event = _Event(None, signal.SIGKILL, SIGEV_SIGNAL)
         self._works = hasattr(self._libc, "timer_create") and not self._libc.timer_create(
-            CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
+            CLOCK_MONOTONIC, ctypes.byref(_Event(None, signal.SIGKILL, SIGEV_SIGNAL)), ctypes.byref(self._timer))
 
     def put_off(self, seconds: float) -> None:
         if self._works:         # no interval, then the value: each in seconds and nanoseconds

@@ -37,8 +37,7 @@ VARIABLES = {
                              "OMPI_COMM_WORLD_LOCAL_SIZE", ("PMIX_NAMESPACE", "OMPI_MCA_orte_hnp_uri")),
     "SLURM_STEP_NUM_TASKS": ("srun", "SLURM_PROCID", "SLURM_LOCALID", TASKS_OF_NODES,
                              ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")),
-    "PMI_SIZE": ("mpirun", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ()),
-}
+    "PMI_SIZE": ("mpirun", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ())}
 LAUNCHED = {counted: variables[0] for counted, variables in VARIABLES.items()}
 OF_LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "HOROVOD_", "PRTE_", "ORTE_", "TORCHELASTIC_", "ROLE_", "GROUP_")
 OF_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -193,8 +192,7 @@ class Process:
 
 def place() -> Process:
     """This process, read from its launcher's variables; needs no MPI. Raises WorkersError where they give no rank."""
-    counted = _counted()
-    if counted is None:
+    if (counted := _counted()) is None:
         return Process(None, 0, 1, 0, 1, f"{socket.gethostname()}:{os.getpid()}")
     launcher, *names, _ = VARIABLES[counted]
     size, job = int(os.environ[counted]), _job(counted, os.environ, os.getppid())

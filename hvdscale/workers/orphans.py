@@ -52,8 +52,7 @@ def refuse_launcher_in_torchrun() -> None:
 
 def stop_without_launcher(stall_seconds: float) -> None:
     """Once the launcher has ended, send this process SIGTERM, and end it if it still runs after the stall time."""
-    watched = [process for _, processes in LAUNCHERS for process in processes]
-    if watched:
+    if watched := [process for _, processes in LAUNCHERS for process in processes]:
         threading.Thread(target=_watch, args=(watched, stall_seconds), daemon=True).start()
 
 

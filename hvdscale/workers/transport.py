@@ -19,8 +19,7 @@ def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -
     ``divided``: whether it may be; Horovod then looks for new groups in each of its cycles."""
     if divided:
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-    started = launched()
-    if started is None:
+    if (started := launched()) is None:
         return SingleWorker()
     refuse_launcher_in_torchrun()
     stop_without_launcher(stall_seconds)
@@ -36,8 +35,7 @@ def form(stall_seconds: float, transport: str = "auto", divided: bool = False) -
             forget_address(here)
         return workers
     from .horovod import HorovodWorkers, check_joined, load_horovod
-    hvd = load_horovod(launcher, processes, stall_seconds)
-    if not hvd:
+    if not (hvd := load_horovod(launcher, processes, stall_seconds)):
         return SingleWorker()
     if os.environ.get("HOROVOD_ELASTIC") == "1":
         from .elastic import ElasticWorkers

@@ -17,11 +17,9 @@ DATASETS = {dataset: module for module in MODULES for dataset in module.MODELS}
 def find(name: str) -> Workload:
     """The workload of this name, built-in or module:object; raises UsageError with similar names."""
     path, colon, attribute = name.partition(":")
-    is_path = path.endswith(".py") or os.sep in path
-    if colon and not is_path:
+    if colon and not (path.endswith(".py") or os.sep in path):
         found = import_object(name, "workload")
-        wrong = problems(found)
-        if wrong:
+        if wrong := problems(found):
             raise WorkloadError("\n  ".join([f"{name} is not a usable workload:", *wrong]))
         return found
     dataset, _, model = name.partition("/")

@@ -31,7 +31,6 @@ VALIDATION = 5000
 # a record: a label byte, or in CIFAR-100 the coarse and the fine one; then 1,024 bytes each of red, green and blue, row
 # by row (https://www.cs.toronto.edu/~kriz/cifar.html)
 CHANNELS, SIDE = 3, 32
-PIXELS = CHANNELS * SIDE * SIDE
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,7 @@ LAYOUTS = {
     "cifar_100": Layout(
         "CIFAR-100", "cifar-100-binary", "cifar-100-binary.tar.gz", (20, 100), ("train.bin",), 50000, "test.bin",
         ("cifar-100-python", "cifar-100-python.tar.gz", "train", "test"),
-        (129.3041658, 124.06996185, 112.4340492), (68.17024395, 65.3918073, 70.41836985)),
-}
+        (129.3041658, 124.06996185, 112.4340492), (68.17024395, 65.3918073, 70.41836985))}
 LABELS = ("coarse", "fine")                     # the label bytes of CIFAR-100
 
 MODELS = {dataset: (*CIFAR_MODELS, "alexnet") for dataset in LAYOUTS}
@@ -112,8 +110,7 @@ def _load(dataset: str, data_dir: str | None, allow_missing: bool, augment: bool
     found = collect(folder, names, (layout.folder,), (layout.archive, layout.archive.removesuffix(".gz")))
     missing = [name for name in names if name not in found]
     if not any(name in found for name in layout.train):
-        pickled = [name for name in layout.pickled if (folder / name).exists()]
-        if pickled:
+        if pickled := [name for name in layout.pickled if (folder / name).exists()]:
             raise DataError(f"{folder / pickled[0]}: is of {layout.title}'s Python version, which is not read, since a "
                             f"pickle can run any code; fetch the binary version, {layout.archive}")
         raise DataError(f"{folder}: has no {layout.train[0]} or other training file of {layout.title}'s binary "
@@ -139,7 +136,7 @@ def _read(layout: Layout, files: list[Found], records: int, label: int) -> tuple
 def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 (records, 3, 32, 32), and labels, uint8 (records, label bytes): views of the file's bytes. Raises
     DataError for another number of records, or for a label that is none of its byte's ``classes``."""
-    length = len(classes) + PIXELS
+    length = len(classes) + CHANNELS * SIDE * SIDE
     whole, rest = divmod(len(file.content), length)
     if (whole, rest) != (records, 0):
         more = f" and {rest} bytes" if rest else ""
@@ -149,8 +146,7 @@ def read_records(file: Found, classes: tuple[int, ...], records: int) -> tuple[n
     table = np.frombuffer(file.content, np.uint8).reshape(records, length)
     labels = table[:, :len(classes)]
     for column, count in enumerate(classes):
-        bad = labels[:, column] >= count
-        if bad.any():
+        if (bad := labels[:, column] >= count).any():
             at = int(bad.argmax())
             raise DataError(f"{file.where}: record {at} has label {labels[at, column]}, byte {at * length + column} of "
                             f"the file, which is not one of 0 .. {count - 1}; it is damaged or another data set's")

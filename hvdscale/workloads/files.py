@@ -137,8 +137,7 @@ def verify(found: Mapping[str, Found], dataset: str, missing: list[str], algorit
     if missing:
         record["missing"] = missing
         notes.append(f"does without {', '.join(missing)} (--allow-missing)")
-    unlike = [name for name, digest in digests.items() if digest != published.get(dataset, {}).get(name, digest)]
-    if unlike:
+    if unlike := [name for name, digest in digests.items() if digest != published.get(dataset, {}).get(name, digest)]:
         notes.append(f"not the published bytes, as {algorithm} shows: {', '.join(unlike)}")
     return record, tuple(notes)
 
@@ -171,8 +170,7 @@ def cache_folder(cache_dir: str | None) -> Path:
 def alone(place: Path) -> Iterator[None]:
     """Lock this path against other processes of the host; raises DataError, or OSError if it cannot."""
     with open(f"{place}.lock", "w") as file:
-        refusal = flock(file.fileno(), wait=True)
-        if refusal is not None:
+        if (refusal := flock(file.fileno(), wait=True)) is not None:
             raise DataError(f"{place.parent}: this file system refuses locks ({os.strerror(refusal)}), by which one "
                             "process of a host works for all; name another folder: --set cache_dir=DIR")
         yield

@@ -26,7 +26,6 @@ from .pixels import meta_images
 
 CLASSES, SIDE = 10, 28
 VALIDATION = 5000
-PARTS = ("train", "t10k")
 UNSIGNED_BYTE = 0x08
 
 
@@ -64,7 +63,7 @@ def load(dataset: str, data_dir: str | None, allow_missing: bool = False) -> Dat
     if data_dir is None:
         raise DataError(f"{dataset} needs --data-dir DIR with its four IDX files (train-images-idx3-ubyte and the "
                         "others, plain, gzip or xz)")
-    folder, names = Path(data_dir), [name for part in PARTS for name in _names(part)]
+    folder, names = Path(data_dir), [*_names("train"), *_names("t10k")]
     dotted = [name.replace("-idx", ".idx") for name in names]               # as some copies have it
     found = collect(folder, [*names, *dotted], DATASETS[dataset].subfolders)
     found = {name: found.get(name) or found[other] for name, other in zip(names, dotted) if {name, other} & set(found)}

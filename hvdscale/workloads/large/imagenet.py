@@ -66,9 +66,8 @@ def workload(dataset: str, model: str) -> Classification:
         train //= 2
     if dataset == HALF_CLASSES:
         val, classes = val // 2, classes // 2
-    target = f"val/error<{TARGETS.get((dataset, model), 0.3):g}"
-    return Classification(dataset, model, None, partial(load, dataset), BUILD[model], prepare,
-                          {**DEFAULTS, **BY_MODEL[model], "target": target},
+    defaults = {**DEFAULTS, **BY_MODEL[model], "target": f"val/error<{TARGETS.get((dataset, model), 0.3):g}"}
+    return Classification(dataset, model, None, partial(load, dataset), BUILD[model], prepare, defaults,
                           Card(train, val, partial(meta_images, 3, SIDE), {"classes": classes}))
 
 
@@ -107,9 +106,8 @@ def load(dataset: str, data_dir: str | None, side: int = SIDE, validation: int |
         digest.update(split.pictures.fingerprint().encode())
         digest.update(split.order.astype("<i4"))
     record["examples_sha256"] = digest.hexdigest()[:16]
-    as_evaluated = MapSplit(replace(splits[0], crop=centre_crop))
-    return Data(*map(MapSplit, splits), train_eval=as_evaluated, model_args={"classes": len(pictures.classes)},
-                record=record, notes=tuple(notes))
+    return Data(*map(MapSplit, splits), train_eval=MapSplit(replace(splits[0], crop=centre_crop)),
+                model_args={"classes": len(pictures.classes)}, record=record, notes=tuple(notes))
 
 
 def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | None]:
@@ -128,8 +126,7 @@ def _index(dataset: str, data_dir: str | None) -> tuple[Pictures, Pictures | Non
     pictures = index_pictures(train, classes)
     if not test.is_dir():
         return pictures, None
-    odd = sorted(set(found) ^ set(class_folders(test)))
-    if odd:
+    if odd := sorted(set(found) ^ set(class_folders(test))):
         raise DataError(f"{train if odd[0] in found else test} has a class folder {odd[0]} that "
                         f"{test if odd[0] in found else train} has not ({len(odd)} such); they are not of one set, or "
                         "not whole")

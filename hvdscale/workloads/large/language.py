@@ -43,7 +43,6 @@ DEFAULTS = dict(local_batch=16, eval_batch=16, eval_splits="val")
 PUBLISHED = dict(base_batch=256, optimizer="nesterov", momentum=0.9, lr_rule="linear", max_lr_factor=2.0, warmup="none",
                  steps=500_000, eval_every=1000)
 LR = {"lm1b": 0.025, "common_crawl": 0.0041}
-LSTM_LR = 0.0041
 OWN = dict(base_batch=16, optimizer="adamw", lr=1e-3, lr_rule="sqrt", max_lr_factor=8.0, warmup_steps=100,
            clip_norm=1.0, epochs=10.0, eval_every_epochs=0.5)
 # goals of Shallue et al. 2019, figures 1 and 3; that of the shallow Transformer is from figure 4
@@ -130,11 +129,10 @@ class LanguageModel(Workload):
 
 def workload(dataset: str, model: str) -> LanguageModel:
     """A Transformer in one of its sizes, or an LSTM."""
-    size = model.partition("_")[2] or "base"
-    build = LSTMLM if model == "lstm" else partial(TransformerLM, **SIZES[size])
+    build = LSTMLM if model == "lstm" else partial(TransformerLM, **SIZES[model.partition("_")[2] or "base"])
     defaults = {**DEFAULTS, **OWN}
     if dataset != "text":
-        defaults = {**DEFAULTS, **PUBLISHED, "lr": LSTM_LR if model == "lstm" else LR[dataset],
+        defaults = {**DEFAULTS, **PUBLISHED, "lr": 0.0041 if model == "lstm" else LR[dataset],
                     "target": f"val/cross_entropy<{TARGETS.get(model, GOAL):g}"}
     card = Card(LM1B_TRAIN, LM1B_VAL, lambda: Batch(*torch.empty(2, 1, SEQUENCE, dtype=torch.int64, device="meta")),
                 {"vocabulary": 2**15}) if dataset == "lm1b" else None

@@ -121,8 +121,7 @@ class Labels:
     def of(self, image: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """One image's classes, and whether each is positive; empty if it has no labels."""
         at = int(np.searchsorted(self.images, image))
-        found = at < len(self.images) and self.images[at] == image
-        part = slice(*self.starts[at:at + 2]) if found else slice(0)
+        part = slice(*self.starts[at:at + 2]) if at < len(self.images) and self.images[at] == image else slice(0)
         return self.classes[part], self.positive[part]
 
 
@@ -254,8 +253,7 @@ def _parse(path: Path, first: int, text: bytes, kind: str,
 
 
 def _quote(text: bytes) -> str:
-    more = "..." if len(text) > 80 else ""
-    return f"'{repr(text[:80])[2:-1]}{more}'"
+    return f"'{repr(text[:80])[2:-1]}{'...' if len(text) > 80 else ''}'"
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -298,8 +296,7 @@ def _scan(place: Path, depth: int) -> list[tuple[Path, np.ndarray]]:
     def numbers() -> Iterator[int]:
         with os.scandir(place) as entries:
             for entry in entries:
-                match = IMAGE_FILE.fullmatch(entry.name)
-                if match:
+                if match := IMAGE_FILE.fullmatch(entry.name):
                     yield int(match[1], 16)
                 elif depth and entry.is_dir():
                     within.append(Path(entry.path))

@@ -80,9 +80,8 @@ class Embedding(nn.Module):
 def sinusoids(start: int, positions: int, width: int, like: Tensor) -> Tensor:
     """Sines, then cosines, of position / 10000^(2i / width), (positions, width) (Vaswani et al., section 3.5)."""
     waves = (width + 1) // 2
-    place = torch.arange(start, start + positions, dtype=like.dtype, device=like.device)
     frequency = torch.exp(torch.arange(waves, dtype=like.dtype, device=like.device) * (-2 * math.log(1e4) / width))
-    angles = torch.outer(place, frequency)
+    angles = torch.outer(torch.arange(start, start + positions, dtype=like.dtype, device=like.device), frequency)
     return torch.cat((angles.sin(), angles.cos()), dim=1)[:, :width]
 
 
@@ -306,8 +305,7 @@ class _Beams:
         log_p[self.ended] = -torch.inf
         log_p[self.ended, model.pad] = 0                # an ended one is extended only by pad
         log_p, lengths = log_p + self.log_p[:, :, None], self.lengths + ~self.ended
-        ranks = log_p / ((5 + lengths) / 6)[:, :, None] ** self.length_penalty
-        chosen = ranks.flatten(1).topk(k).indices
+        chosen = (log_p / ((5 + lengths) / 6)[:, :, None] ** self.length_penalty).flatten(1).topk(k).indices
         parent, token = chosen // log_p.shape[2], chosen % log_p.shape[2]
         self.log_p, self.lengths = log_p.flatten(1).gather(1, chosen), lengths.gather(1, parent)
         self.ended = self.ended.gather(1, parent) | (token == model.end)

@@ -67,8 +67,7 @@ class Mapped:
 
     def rows(self, starts: np.ndarray, width: int) -> np.ndarray:
         """The values at starts, starts + 1, ..., (n, width); indices outside the array give its first or last value."""
-        values = np.frombuffer(self._map, self.dtype)
-        found = values[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
+        found = np.frombuffer(self._map, self.dtype)[np.clip(starts[:, None] + np.arange(width), 0, self.length - 1)]
         self._mapped += len(starts) * (width * self.dtype.itemsize + AROUND)
         if self._mapped > MAPPED_BYTES:
             self._mapped = 0
@@ -216,8 +215,7 @@ def open_cache(parts: Mapping[str, Sequence[Text]], vocabulary: str, learn_from:
                 "learn_from": [] if given else list(learn_from), "blank_lines": blank_lines}
     root = cache_folder(cache_dir) / "tokens"
     place = root / _checksum(settings)[:24]
-    found = _open(place)
-    if found is None:
+    if (found := _open(place)) is None:
         with _writing(root), alone(place):
             if _open(place) is None:       # another process may have made it in between
                 _build(place, parts, blank_lines, given or vocabulary, learn_from)
@@ -342,8 +340,7 @@ def token_measures(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, in
     logits, labels = logits[counted], labels[counted]
     logits = logits if logits.dtype == torch.float64 else logits.float()
     cross_entropy = functional.cross_entropy(logits, labels, reduction="none").double().sum()
-    errors = (logits.argmax(1) != labels).sum()
-    return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
+    return {"cross_entropy": (cross_entropy, len(labels)), "error": ((logits.argmax(1) != labels).sum(), len(labels))}
 
 
 def perplexity(cross_entropy: float) -> float:

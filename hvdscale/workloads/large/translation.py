@@ -139,9 +139,8 @@ class Translation(Workload):
     @property
     def card(self) -> Card:
         """The published corpus with its default vocabulary and lengths; every pair is counted."""
-        shape = 1, self.corpus.longest + 1
         return Card(*self.corpus.pairs, lambda: TranslationBatch(
-            *(torch.empty(shape, dtype=torch.int64, device="meta") for _ in range(3))),
+            *(torch.empty(1, self.corpus.longest + 1, dtype=torch.int64, device="meta") for _ in range(3))),
             {"vocabulary": int(self.corpus.vocabulary.partition(":")[2])})
 
     def load(self, data_dir: str | None, pair: str = "en-de", train: str | None = None, val: str | None = None,
@@ -218,11 +217,9 @@ def find_parallel(folder: Path, part: str, prefix: str, languages: Sequence[str]
     names = [f"{prefix}.{language}" for language in languages]
     paths = [next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
              for name in names]
-    lacking = [f"{name} or {name}.gz" for name, path in zip(names, paths) if path is None]
-    if lacking:
-        other = f", or {NO_TEST}" if part == "test" else ""
+    if lacking := [f"{name} or {name}.gz" for name, path in zip(names, paths) if path is None]:
         raise DataError(f"{folder}: has no {' and no '.join(lacking)}; {describe_folder(folder)}. The prefix of the "
-                        f"names is set by --data-arg {part}=PREFIX{other}")
+                        f"names is set by --data-arg {part}=PREFIX{f', or {NO_TEST}' if part == 'test' else ''}")
     return [Text(path) for path in paths]
 
 

@@ -184,8 +184,7 @@ def learn(wanted: str, chunks: Iterable[Sequence[str]]) -> Vocabulary:
         raise DataError(f"vocabulary={wanted}: the text has {len(counts)} different "
                         f"{'words' if words else 'characters'}, which make {most} tokens with the special ones; ask "
                         f"for {kind}:{most} or fewer, or {kind} for all")
-    ordered = sorted(counts, key=lambda token: (-counts[token], token))
-    return Listed([*SPECIAL, *ordered][:int(number or most)], words)
+    return Listed([*SPECIAL, *sorted(counts, key=lambda token: (-counts[token], token))][:int(number or most)], words)
 
 
 def read(path: Path) -> Vocabulary:

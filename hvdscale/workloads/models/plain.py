@@ -29,12 +29,10 @@ class SimpleCNN(nn.Module):
     def __init__(self, size: str = "base", dropout: float = 0.4, side: int = 28, classes: int = 10, width: float = 1):
         super().__init__()
         first, second, hidden = (widened(units, width) for units in WIDTHS[size])
-        self.features = nn.Sequential(
-            nn.Conv2d(1, first, 5, padding="same"), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(first, second, 5, padding="same"), nn.MaxPool2d(2), nn.ReLU())
-        self.readout = nn.Sequential(
-            nn.Flatten(), nn.Linear(second * (side // 4) ** 2, hidden), nn.ReLU(), Dropout(dropout),
-            nn.Linear(hidden, classes))
+        self.features = nn.Sequential(nn.Conv2d(1, first, 5, padding="same"), nn.MaxPool2d(2), nn.ReLU(),
+                                      nn.Conv2d(first, second, 5, padding="same"), nn.MaxPool2d(2), nn.ReLU())
+        self.readout = nn.Sequential(nn.Flatten(), nn.Linear(second * (side // 4) ** 2, hidden), nn.ReLU(),
+                                     Dropout(dropout), nn.Linear(hidden, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.readout(self.features(channels_last(x)))
@@ -45,10 +43,9 @@ class TinyCNN(nn.Module):
 
     def __init__(self, width: int = 32, classes: int = 10):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, width, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(width, 2 * width, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(2 * width * 4, classes))
+        self.layers = nn.Sequential(nn.Conv2d(1, width, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+                                    nn.Conv2d(width, 2 * width, 3, padding="same"), nn.ReLU(), nn.MaxPool2d(2),
+                                    nn.Flatten(), nn.Linear(2 * width * 4, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(channels_last(x))

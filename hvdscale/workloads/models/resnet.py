@@ -135,5 +135,4 @@ class ImageNetResNet(ResNet):
                                 Conv(filters, outputs, 1, 1, bias)]
                 blocks.append(Block(convolutions, norm, True, preactivation))
                 before = outputs
-        pool = [nn.MaxPool2d(3, 2, 1)]
-        super().__init__(stem, pool, blocks, classes, norm, preactivation, zero_gamma, readout_std)
+        super().__init__(stem, [nn.MaxPool2d(3, 2, 1)], blocks, classes, norm, preactivation, zero_gamma, readout_std)

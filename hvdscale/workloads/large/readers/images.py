@@ -107,9 +107,8 @@ def _middle(width: int, height: int, w: float, h: float) -> Box:
 
 
 def _cropped(path: Path, side: int, choose: Callable[[int, int], Box]) -> Tensor:
-    content = read_bytes(path)
     with without_warnings():
-        image, box = decode(path, content, choose, side)
+        image, box = decode(path, read_bytes(path), choose, side)
     image = image.resize((side, side), pillow().Resampling.BILINEAR, box)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 

@@ -20,7 +20,6 @@ from ....formatting.numbers import list_first
 from ...files import describe_folder, opened, reading
 
 CHUNK = 2**20               # bytes read at once; longer lines are split
-BYTE_ORDER_MARK = "\ufeff"
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.05, 2**23         # of a single file's bytes, each for validation and testing
 
 PARTS = ("train", "val", "test")
@@ -63,8 +62,7 @@ class Text:
                 block = file.read(min(CHUNK, left))
                 left -= len(block)
                 data = tail + block
-                cut = _whole_lines(data) if block else len(data)
-                if cut:
+                if cut := _whole_lines(data) if block else len(data):
                     yield self._decoded(data[:cut], at), raw.tell() - seen
                     seen = raw.tell()
                 at, tail = at + cut, data[cut:]
@@ -91,7 +89,7 @@ class Text:
         if "\0" in text:
             raise DataError(f"{self._line(at + data.index(0))} holds a NUL byte, which no text does; it is another "
                             "kind of file, or damaged")
-        lines = (text.removeprefix(BYTE_ORDER_MARK) if at == 0 else text).split("\n")
+        lines = (text.removeprefix("\ufeff") if at == 0 else text).split("\n")        # the byte order mark
         if lines[-1] == "":
             lines.pop()
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
@@ -100,8 +98,7 @@ class Text:
         line = 1
         with opened(self.path) as (_, file):
             while at > 0:
-                block = file.read(min(CHUNK, at))
-                if not block:
+                if not (block := file.read(min(CHUNK, at))):
                     break
                 line, at = line + block.count(b"\n"), at - len(block)
         return f"{self.path}: line {line}"
@@ -162,8 +159,7 @@ def find_lm1b(folder: Path, allow_missing: bool) -> TextFiles:
         raise DataError(f"{folder}: is a file; give {ASKED['lm1b']}")
     base = next((folder / name for name in LM1B_FOLDERS if (folder / name / LM1B_SHARDS).is_dir()), None)
     place = base / LM1B_SHARDS if base else folder
-    shards = [path for path in _list_files(place) if SHARD.fullmatch(path.name)]
-    if not shards:
+    if not (shards := [path for path in _list_files(place) if SHARD.fullmatch(path.name)]):
         raise DataError(f"{folder}: has no shards of LM1B; give {ASKED['lm1b']}; {describe_folder(folder)}")
     shards, missing = complete(shards, allow_missing, first=1)
     for held_out in (base / LM1B_HELD_OUT if base else place, place.parent / LM1B_HELD_OUT):
@@ -218,10 +214,8 @@ def _find_named(folder: Path, part: str, name: str) -> list[Path]:
     path = folder / str(name)
     if path.is_dir():
         return _list_files(path)
-    is_pattern = not path.exists() and any(sign in path.name for sign in "*?[")
-    found = sorted(path.parent.glob(path.name)) if is_pattern else [path]
-    found = [path for path in found if path.is_file()]
-    if not found:
+    found = sorted(path.parent.glob(path.name)) if not path.exists() and any(map(path.name.count, "*?[")) else [path]
+    if not (found := [path for path in found if path.is_file()]):
         raise DataError(f"{path}: there is no such file, for --data-arg {part}={name}; {describe_folder(path.parent)}")
     return found
 
