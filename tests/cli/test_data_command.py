@@ -404,8 +404,7 @@ def test_what_an_archive_would_write_over_is_compared_byte_by_byte(published, se
     assert (tmp_path / "train.txt").stat().st_mtime_ns == written
 
 
-def test_a_full_disk_while_unpacking_is_named_and_a_retry_needs_no_network(
-        published, server, tmp_path):
+def test_a_full_disk_while_unpacking_is_named_and_a_retry_needs_no_network(published, server, tmp_path):
     with largest_file(2048):
         output, code = told("fetch", "words", "--data-dir", tmp_path)
     assert code == 1 and f"{tmp_path / 'train.txt'}: cannot be written: File too large (" in output

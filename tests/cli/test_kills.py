@@ -124,8 +124,7 @@ class Started:
             os.environ.update(environment)
             clear_leavings.cache_clear()
             sys.argv = [name, *words]
-            sys.stdin, sys.stdout, sys.stderr = (
-                open(number, mode, closefd=False) for number, mode in enumerate("rww"))
+            sys.stdin, sys.stdout, sys.stderr = (open(number, mode, closefd=False) for number, mode in enumerate("rww"))
             getattr(start, ON_PATH[name])()
             sys.stderr.flush()
             os._exit(0)

@@ -185,8 +185,7 @@ def test_too_many_workers_are_refused_before_the_smaller_counts_run(scaled, monk
 @pytest.mark.parametrize("printed, said", [     # a launcher that ends the other process before that has said anything
     ("echo 'Process name: 1'; echo 'Exit code: 137'", "1: process 1 was killed by signal 9 .SIGKILL., as the "),
     ("", r"1\)")])
-def test_a_failed_run_is_an_error_though_an_earlier_log_is_there(
-        logged, tmp_path, monkeypatch, printed, said):
+def test_a_failed_run_is_an_error_though_an_earlier_log_is_there(logged, tmp_path, monkeypatch, printed, said):
     (tmp_path / "horovodrun").write_text(f"#!/bin/sh\n{printed}\nexit 1\n")
     (tmp_path / "horovodrun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

@@ -14,8 +14,7 @@ from hvdscale.errors import UsageError
 from hvdscale.sweep.farm import Farm, SweepState
 from hvdscale.sweep.file import read_sweep
 from hvdscale.sweep.ledger import DrawResult, Ledger, Owner
-from hvdscale.sweep.run import (SweepDisplay, describe_sweep, estimate_table as table,
-                                wanted_studies)
+from hvdscale.sweep.run import (SweepDisplay, describe_sweep, estimate_table as table, wanted_studies)
 from hvdscale.sweep.studies import Study, settle_study
 from hvdscale.workers.group import SingleWorker
 from tests.conftest import command_environment
@@ -67,8 +66,7 @@ def test_the_next_trial_is_claimed_once_and_running_ones_awaited(tmp_path):
     owners = [Owner.take(str(tmp_path)) for _ in range(3)]
     for owner, job in zip(owners, ("a", "a", "b")):
         owner.job = job
-    farms = [Farm(states, None, SingleWorker(), owner, None, lambda: None, lambda: False)
-             for owner in owners]
+    farms = [Farm(states, None, SingleWorker(), owner, None, lambda: None, lambda: False) for owner in owners]
     first, second = farms[0]._next(), farms[1]._next()
     assert (first, second) == (("sgd-b64", 0, 1), ("sgd-b64", 1, 1))
     assert farms[0]._next() == "wait" and farms[2]._next() == "none"

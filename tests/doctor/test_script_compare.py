@@ -8,8 +8,7 @@ import pytest
 from hvdscale import doctor
 from hvdscale.doctor.finding import JOB
 from hvdscale.doctor.script.compare.pair import KINDS, batches_of, same_data
-from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, Record, Sampling,
-                                           Update)
+from hvdscale.doctor.script.record import (BackwardPass, GeneratorUse, Iteration, LoadedBatch, Record, Sampling, Update)
 
 SAMPLING = Sampling("RandomSampler", 9, None, True, False, 0, 0, False)
 NOTHING = GeneratorUse({}, frozenset())

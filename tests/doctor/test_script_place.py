@@ -122,8 +122,7 @@ def test_a_record_is_read_as_it_was_written_and_a_pickle_is_not(tmp_path):
     one = BackwardPass(0.25, np.array([0.1, np.nan, -0.0]), [loss], {0: 3}, draws, False, "train.py:7", draws)
     update = Update(np.array([1e-300]), np.array([np.pi]), np.empty(0), "d", (0.1, 0.2), (4,), [one],
                     [Clip(float("inf"), 1.0, 1, "train.py:8")], "train.py:9", "e")
-    iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=4,
-                          models=("m",))
+    iteration = Iteration(("Data\udce9", 9), False, sampling, 0, 7, 0, [batch], [(1, "k")], True, cut=4, models=("m",))
     record = Record(1, 2, "ended", [iteration], [(4, 2)], [OptimizerUpdates("SGD", [("weight", 1)], [update])],
                     {8: 2, 16: 1},
                     {"BatchNorm.mean": "e"}, ["head"], True, 3, [(2, "all_reduce")], frozenset({"numpy ab"}),

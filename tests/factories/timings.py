@@ -116,8 +116,7 @@ def links_of(law, count, seconds, hops):
     return hops * seconds / hops_of(law, count), (1 - hops) * seconds * count / (2 * (count - 1))
 
 
-def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0,
-             **trouble):
+def coverage(law, design, noise, clusters, seed=0, given=False, runs=2, asked=ASKED, shape=1.0, **trouble):
     """By worker count the share of 95 % intervals that hold the truth, and the median ratio of their ends."""
     held = [list(_forecast(law, design, noise, [seed, number], given, runs, asked, shape, **trouble))
             for number in range(clusters)]

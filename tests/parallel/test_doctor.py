@@ -117,8 +117,7 @@ print({socket.gethostname(), platform.node(), os.uname().nodename})
 
 def test_a_process_that_plays_a_rank_is_told_it_wherever_it_asks(run):
     pytest.importorskip("horovod")
-    assert run(sys.executable, "-c", PLAYED).stdout.splitlines() == [
-        "1 2 1 True", "False 1 2", "True", "{'another'}"]
+    assert run(sys.executable, "-c", PLAYED).stdout.splitlines() == ["1 2 1 True", "False 1 2", "True", "{'another'}"]
 
 
 def test_a_played_rank_has_only_its_launchers_variables(monkeypatch):

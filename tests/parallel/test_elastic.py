@@ -69,8 +69,7 @@ def check_same(run, tmp_path):
                     assert np.array_equal(table[column], expected[column]), column
                 for column in close:
                     assert np.allclose(table[column], expected[column], rtol=1e-9), column
-            restarts = {name: log.restarts[name].tolist()
-                        for name in ("first_step", "workers", "time", "previous_end")}
+            restarts = {name: log.restarts[name].tolist() for name in ("first_step", "workers", "time", "previous_end")}
         check_visits(tmp_path / "visits.jsonl", restarts, batches)
         return restarts
     return check_same

@@ -114,8 +114,7 @@ exit 75
 @pytest.mark.parametrize("template, option, says", [
     ("train", "--checkpoint", "without a step more (DIR/step-2.pt)"),
     pytest.param("study", "--out", "without a trial or checkpoint more", marks=pytest.mark.slow)])
-def test_a_job_that_gets_no_further_is_not_queued_again_for_ever(cluster, checkout, tmp_path,
-                                                                 template, option, says):
+def test_a_job_that_gets_no_further_is_not_queued_again_for_ever(cluster, checkout, tmp_path, template, option, says):
     launcher_command("mpirun", 1)
     for name in ("train", "tune"):
         (checkout / f".venv/bin/hvdscale-{name}").write_text(STOPPED)

@@ -79,8 +79,7 @@ def trajectories(tmp_path_factory):
     @functools.cache
     def trajectories(launcher, np):
         given = [*CONFIGURATIONS[::EVERY.get((launcher, np), 1)], *NARROW, FIFTY]
-        return given, launch_in(tmp_path_factory.mktemp("launched"), toy.trajectories, np, given,
-                                launcher)
+        return given, launch_in(tmp_path_factory.mktemp("launched"), toy.trajectories, np, given, launcher)
     return trajectories
 
 

@@ -38,8 +38,7 @@ class Net(nn.Module):
         super().__init__()
         norms = {"ours": [BatchNorm(4)], "torch": [nn.BatchNorm2d(4)], "": []}[norm]
         drop = {"ours": Dropout, "torch": nn.Dropout, "function": Functional}[drop](dropout)
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 4, 3), *norms, nn.Tanh(), nn.Flatten(), drop, nn.Linear(64, CLASSES))
+        self.layers = nn.Sequential(nn.Conv2d(1, 4, 3), *norms, nn.Tanh(), nn.Flatten(), drop, nn.Linear(64, CLASSES))
 
     def forward(self, x):
         return self.layers(x)

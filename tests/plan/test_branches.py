@@ -67,8 +67,7 @@ def test_adams_rule_scales_the_betas_of_a_branch_too():
 
 
 def test_betas_that_a_rule_has_scaled_are_those_of_the_run_at_the_checkpoint():
-    base = dict(optimizer="adam", lr=0.1, global_batch=32, base_batch=16, steps=100, lr_rule="adam_sqrt",
-                warmup="none")
+    base = dict(optimizer="adam", lr=0.1, global_batch=32, base_batch=16, steps=100, lr_rule="adam_sqrt", warmup="none")
     at = Origin(Problem(**{name: getattr(plan_of(base), name) for name in Problem.__dataclass_fields__}), "id", 50)
     for branch in branches_at(ASKED, at, "sqrt", "train/error", "1%"):
         assert plan_of(*layers_of(branch, [base], 4)).beta2 == pytest.approx(0.998)

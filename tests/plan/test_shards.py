@@ -100,8 +100,7 @@ def test_the_passes_of_all_ranks_partition_every_step(workers, accumulate):
 
 
 @pytest.mark.parametrize("workers, accumulate", list(itertools.product([1, 2, 3, 4, 8], [1, 2, 3])))
-def test_an_unshared_pass_has_whole_groups_and_a_shared_one_its_own(
-        workers, accumulate):
+def test_an_unshared_pass_has_whole_groups_and_a_shared_one_its_own(workers, accumulate):
     for batch, ghost in itertools.product((1, 2, 5, 22, 24, 53, 64), (2, 3, 8, 32)):
         groups, ranks = group_bounds(batch, ghost), step_passes(batch, ghost, workers, accumulate)
         if len(groups) - 1 < accumulate:

@@ -24,8 +24,7 @@ from hvdscale.training.checkpoint import CheckpointFolder, listed, read, write
 from hvdscale.training.snapshot import RunState, capture, mapped, restore
 from tests.conftest import but_slow, small_disk
 from tests.parallel import toy
-from tests.factories.runs import (WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of,
-                                  state_of)
+from tests.factories.runs import (WORKLOAD, Signalled, assert_same_columns, assert_same_state, columns_of, state_of)
 
 
 def steps(folder="ck"):
@@ -438,8 +437,7 @@ def test_a_log_without_its_checkpoints_is_not_begun_anew_unasked(train, worded):
 
 @pytest.mark.parametrize("where, name, previous", [(Signalled, "warm_up", ["", "RuntimeError: planted"]),
                                                    (LogWriter, "append", [INTERRUPTED])])
-def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_log(where, name, previous, train,
-                                                                             monkeypatch):
+def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_in_its_log(where, name, previous, train, monkeypatch):
     def fail(one, *_, **__):
         if isinstance(one, LogWriter):
             one.abandon()

@@ -8,8 +8,7 @@ import pytest
 
 from tests.conftest import command_environment
 
-PUT_OFF = ("import os, signal, time; from hvdscale.workers.group import Deadline; d = Deadline(); "
-           "d.put_off(1); ")
+PUT_OFF = ("import os, signal, time; from hvdscale.workers.group import Deadline; d = Deadline(); " "d.put_off(1); ")
 
 
 @pytest.mark.parametrize("then", ["os.kill(os.getpid(), signal.SIGSTOP)", "time.sleep(60)"])

@@ -227,8 +227,7 @@ GOOD = Split(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
 
 
 def test_data_arguments_reach_the_load_that_takes_them():
-    assert load_data(WithArguments(), "d", {"length": 3}, allow_missing=True).record == {
-        "given": ("d", 3, True)}
+    assert load_data(WithArguments(), "d", {"length": 3}, allow_missing=True).record == {"given": ("d", 3, True)}
 
 
 def test_what_the_data_says_of_the_problem_stands_in_the_plan():

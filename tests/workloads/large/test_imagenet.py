@@ -302,14 +302,12 @@ def test_a_damaged_list_is_named(folder, tmp_path, content, refused):
     load(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
     for kept in (tmp_path / "cache").glob("*.json"):
         kept.write_text(content)
-    refused(folder, skip_broken=True,
-            cache_dir=str(tmp_path / "cache"))
+    refused(folder, skip_broken=True, cache_dir=str(tmp_path / "cache"))
 
 
 def test_a_cache_folder_that_cannot_be_made_is_named(folder, tmp_path, refused):
     (tmp_path / "file").write_text("")
-    refused(folder,
-            skip_broken=True, cache_dir=str(tmp_path / "file"))
+    refused(folder, skip_broken=True, cache_dir=str(tmp_path / "file"))
 
 
 # the workloads

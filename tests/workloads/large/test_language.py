@@ -136,10 +136,8 @@ def test_a_part_without_files_is_refused_with_what_is_there(load, folder, refuse
     write(folder, valid__txt=10, test__txt=4)
     refused(load, "text", folder)
     refused(load, "text", folder, train="valid.txt")
-    refused(load, "text", folder, train="valid.txt",
-            val="valid.txt")
-    refused(load, "text", folder,
-            train="none.txt")
+    refused(load, "text", folder, train="valid.txt", val="valid.txt")
+    refused(load, "text", folder, train="none.txt")
     refused(load, "text", folder, train="none*.txt")
 
 
@@ -227,8 +225,7 @@ def test_missing_shards_are_named_or_recorded(load, lm1b, refused):
 def test_missing_parts_of_any_numbered_set_are_named(load, folder, refused):
     shards(folder, (0, 1, 3), 5, "c4-train.{:05d}-of-{:05d}.txt")
     write(folder, c5_val__txt=1)
-    refused(load, "common_crawl", folder,
-            train="c4*")
+    refused(load, "common_crawl", folder, train="c4*")
     shards(folder / "more", (0, 1, 3), 4, "part-{}-of-{}.txt")
     refused(load, "common_crawl", folder / "more")
     assert load("common_crawl", folder / "more", allow_missing=True).record["missing"] == ["part-2-of-4.txt"]
