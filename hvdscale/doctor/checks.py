@@ -35,9 +35,12 @@ from .probe_step import (Difference, Sample, calls_of, distance, first_differenc
                          select, step_of, trained)
 from .script.listen.tensors import flatten
 
+CUTS = (1, 2, 3, 4, 6, 8)   # passes of a step: 1 to 4 workers make 1 or 2 each
 PADDED = 16                 # examples of each evaluated split that are padded further
 BEFORE = 2                  # steps before the checkpoint
+MEASURED = 100              # examples measured per split, at most
 CHUNKS = (32, 7)            # examples per pass, in two ways
+DECAY = "weight decay"
 # of the check of rounding, as a bias before a normalization has it in place of a gradient:
 AWAY = 0.01             # how far from its initial parameters the model is looked at: there zeros may hide a gradient
 LOOKS = 4               # gradients, between which all parameters are moved
@@ -53,9 +56,9 @@ def gradients(sample: Sample) -> Finding:
     that autograd gives for the whole step."""
     name, plan = "gradients", sample.plan
     groups = plan.ghost_groups(plan.global_batch) if plan.group_by_group else plan.global_batch
-    # of 1 to 4 workers, which make 1 or 2 passes each
-    ways = [way for way in (replace(plan, accumulate=passes) for passes in (1, 2, 3, 4, 6, 8) if passes <= groups)
-            if not (any(map(is_batch_norm, sample.job.model.modules())) and way.cuts_groups(way.global_batch))]
+    norms = any(map(is_batch_norm, sample.job.model.modules()))
+    ways = [way for way in (replace(plan, accumulate=passes) for passes in CUTS if passes <= groups)
+            if not (norms and way.cuts_groups(way.global_batch))]
     with OwnGenerators(sample.job.device):
         made = [step_of(sample, way) for way in ways]
     whole = mean_gradient(sample, sample.model())
@@ -176,9 +179,10 @@ def padding(sample: Sample) -> Finding:
 
 def _cases(sample: Sample) -> Iterator[Case]:
     workload, plan, data = sample.job.workload, sample.plan, sample.job.data
+    loss = bound_loss(workload, plan.label_smoothing)
 
     def lost(model, batch) -> dict[str, float]:
-        total, count = bound_loss(workload, plan.label_smoothing)(model, batch)
+        total, count = loss(model, batch)
         return {"the loss": total.item(), "the count of the loss": count}
 
     @torch.no_grad()
@@ -216,8 +220,9 @@ def _stretched(sample: Sample, data, visits: Visits) -> tuple[int, list[tuple[Pa
     sizes = [sum(values.numel() for _, values in tensors_of(data.take(select(visits, [row])))) for row in range(n)]
     if not sizes or min(sizes) == max(sizes):
         return None
+    by_size = np.argsort(sizes, kind="stable")
     for k in (group_bounds(n, sample.plan.ghost_batch)[1], 2, 1):
-        rows = np.sort(np.argsort(sizes, kind="stable")[:k]).tolist()
+        rows = np.sort(by_size[:k]).tolist()
         short, long = data.take(select(visits, rows)), _rows(whole, n, rows)
         if how := _how(dict(tensors_of(short)), dict(tensors_of(long))):
             device, dtype = sample.job.device, PARAMETERS[sample.plan.precision]
@@ -326,7 +331,7 @@ def _differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 def evaluation(sample: Sample) -> Finding:
     """Whether metrics do not depend on the chunks that a split is cut into, which workers share."""
     name, job, model, target = "evaluation", sample.job, sample.model(), sample.job.plan.stop_target
-    splits = {split: data.first(min(len(data), 100)) for split, data in job.data.evaluated(
+    splits = {split: data.first(min(len(data), MEASURED)) for split, data in job.data.evaluated(
         job.plan.train_eval_examples).items() if len(data)}
     if target and target.split not in splits:
         return JOB.finding(name, "no_target", target, target=target, there=" or ".join(splits) or "another split")
@@ -360,8 +365,9 @@ def evaluation(sample: Sample) -> Finding:
     valued = {column.partition("/")[2] for column, value in one.items() if not math.isnan(value)}
     needed = [column for column in undefined if column.partition("/")[2] not in valued or (
         target and column == target.column)]            # else the workload measures it only on some splits
-    return finding("not_yet", per=per, nan=_are_nan(needed)) if needed else finding(
-        "same", per=per, by=max(apart.values(), default=0.0), limit=sample.limit)
+    if needed:
+        return finding("not_yet", per=per, nan=_are_nan(needed))
+    return finding("same", per=per, by=max(apart.values(), default=0.0), limit=sample.limit)
 
 
 def _are_nan(columns: list[str]) -> str:
@@ -395,7 +401,7 @@ def decay(sample: Sample) -> Finding:
     wanted = {path: plan.weight_decay > 0 and (plan.decay_norm_and_bias or id(p) not in apart) for path, p in named}
     unasked, idle = ([at for at in decays if decays[at] > wanted[at]], [at for at in decays if decays[at] < wanted[at]])
     biases = any(id(p) in apart for path, p in named if path in unasked)
-    return JOB.finding("weight decay", {"unasked": unasked, "idle": idle, "as_asked": True}, plan,
+    return JOB.finding(DECAY, {"unasked": unasked, "idle": idle, "as_asked": True}, plan,
                        names=list_first(unasked or idle, 3), decaying=sum(decays.values()), count=len(decays),
                        which="biases and normalization parameters among them" if biases else "though weight_decay is 0")
 

@@ -51,6 +51,7 @@ DIFFER = ("failed", "warned", "unexplained")
 Choice = Mapping[str, object]       # conditions by name
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 OF_GROUP = ".of group "     # in the name of a setting of an optimizer's parameters
+ZERO = " 0"                 # how a description ends of a tensor of zeros
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,7 @@ def describe_lost(lost: list[tuple[str, str, str]]) -> tuple[str, dict[str, Any]
     keys = list(dict.fromkeys(name.partition(".")[0] for name, *_ in lost))
     _, was, now = next((one for one in lost if not one[0].startswith("step.")), lost[0])
     was_type, now_type = (each.partition(" ")[0] for each in (was, now))
-    # a description of a tensor of zeros ends in 0
-    kind = first_met({"empty": all(not each or each.endswith(" 0") for *_, each in lost), "steps": keys == ["step"],
+    kind = first_met({"empty": all(not each or each.endswith(ZERO) for *_, each in lost), "steps": keys == ["step"],
                       "settings": OF_GROUP in lost[0][0], "dtype": now and was_type != now_type, "other": True})
     return kind, dict(keys=keys, was=was, now=now, was_type=was_type, now_type=now_type,
                       names=list_first([name for name, *_ in lost], 3))

@@ -20,6 +20,7 @@ DETAILS = {"what differs": "differs", "where": "where", "by how much": "by", "al
            "usual cause": "cause", "next move": "remedy"}
 LABELS = dict(zip(Verdict, ("passed", "warned", "FAILED", "unseen", "-")))
 COLOURS = dict(zip(Verdict, ("\x1b[32m", "\x1b[33m", "\x1b[1;31m", "\x1b[35m", "\x1b[2m")))
+PLAIN = "\x1b[0m"
 NAME, VERDICT = 14, 6       # characters
 NOTES = "Not faults, but these depend on the number of workers or on the machine:"
 
@@ -75,7 +76,7 @@ def _failure(finding: Finding, colour: bool) -> str:
 
 
 def _colour(text: str, verdict: str, colour: bool) -> str:
-    return f"{COLOURS[verdict]}{text}\x1b[0m" if colour else text
+    return f"{COLOURS[verdict]}{text}{PLAIN}" if colour else text
 
 
 def checks_of(text: str | None, known: Sequence[str]) -> tuple[str, ...]:

@@ -180,6 +180,7 @@ def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> Iterator[tupl
     """The model's modules, in the order in which they return: name, module, first inputs and first outputs, of a tensor
     per part."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
+    loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     with passing(sample, model) as enter, contextlib.ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(module.register_forward_hook(lambda module, given, out, name=name: found[-1].append(
@@ -187,7 +188,7 @@ def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> Iterator[tupl
         for part, batch in parts:
             found.append([])
             enter(part)
-            bound_loss(sample.job.workload, sample.plan.label_smoothing)(model, batch)
+            loss(model, batch)
     for calls in zip(*found):
         names, modules, inputs, outputs = zip(*calls)
         if len({*names}) == 1:

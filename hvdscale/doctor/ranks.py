@@ -44,6 +44,8 @@ from .script.listen import tensors
 
 NAME, WHOLE = "ranks", "the job, loaded and built,"
 DIGESTED = 8                # examples of a split whose values and metrics the ranks compare
+NUMBERS = 1000              # of a gradient, at most
+MODULE = "hvdscale.doctor.ranks"
 PATIENCE = 60.0             # seconds that a child may take once it is asked for its digest
 # variables in which launchers, and programs made for them, give a process its rank and the number of processes
 RANKS = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "PMI_RANK",
@@ -103,9 +105,9 @@ def _try(part: str, compute: Callable) -> Entry:
 
 
 def _gradient(sample: Sample) -> list[float]:
-    """The gradient's norm and up to 1000 of its numbers; an exact hash would depend on the kind of processor."""
+    """The gradient's norm and some of its numbers; an exact hash would depend on the kind of processor."""
     gradient = mean_gradient(sample, sample.model())
-    return [gradient.norm().item(), *gradient[::len(gradient) // 1000 + 1].tolist()]
+    return [gradient.norm().item(), *gradient[::len(gradient) // NUMBERS + 1].tolist()]
 
 
 def broken(error: str) -> dict[str, Entry]:
@@ -161,7 +163,7 @@ def simulated(name: str, layers: list[dict], wanted: int) -> Iterator[list[subpr
     """Processes that simulate both ranks of two, for the job as the user typed it and a step of ``wanted`` examples;
     ended if they are running in the end."""
     started = [subprocess.Popen(
-        module_command("hvdscale.doctor.ranks", json.dumps([rank, 2, name, layers, wanted])), stdin=subprocess.DEVNULL,
+        module_command(MODULE, json.dumps([rank, 2, name, layers, wanted])), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(rank, 2), start_new_session=True,
         preexec_fn=ending_with_this_process(signal.SIGTERM)) for rank in (0, 1)]
     try:

@@ -37,6 +37,8 @@ COUNTED = ("examples", "tokens", "batches", "passes", "apart")
 Mark = Any                      # seconds, or an event on a GPU's stream
 LONG = 2                        # times the typical update: such are looked into
 LEAST = 5                       # updates by which that is known
+LOOK_SECONDS = 0.005            # between looks
+MOST_OFTEN = 0.5                # of the lines seen: one is named if this share of them, and at least LEAST / 2
 SM = 1                          # NVML's number of the clock that computing has, and bits of what may hold it down
 SLOWED = {0x04: "its power limit", 0x60: "heat", 0x88: "its hardware"}
 
@@ -246,7 +248,8 @@ def size_of(data: Any) -> tuple[int, int]:
         return len(data) if data.dim() else 0, data.numel() if ids else 0
     if hasattr(data, "values") and callable(data.values):
         data = list(data.values())
-    return next((size for size in map(size_of, data if isinstance(data, (list, tuple)) else ()) if size[0]), (0, 0))
+    sizes = map(size_of, data if isinstance(data, (list, tuple)) else ())
+    return next((size for size in sizes if size[0]), (0, 0))
 
 
 class LongUpdates(threading.Thread):
@@ -268,13 +271,13 @@ class LongUpdates(threading.Thread):
         self._began, self._line = now, ""
 
     def run(self) -> None:
-        while not self.ended.wait(0.005):
+        while not self.ended.wait(LOOK_SECONDS):
             lasted, updates = time.monotonic() - self._began, len(self._lengths)
             known = updates >= LEAST and not self._line
             if known and lasted > LONG * self._lengths[updates // 2] and not self._waits():
                 self._line = line_of(sys._current_frames()[self._script])
 
     def line(self) -> str:
-        """The line at which it was in half of the updates seen, and at least LEAST / 2; "" if there is none."""
+        """The line at which it mostly was; "" if there is none."""
         [(line, times)] = self.lines.most_common(1) or [("", 0)]
-        return line if times >= max(LEAST / 2, self.lines.total() / 2) else ""
+        return line if times >= max(LEAST / 2, MOST_OFTEN * self.lines.total()) else ""

@@ -20,8 +20,10 @@ from ..watch.rank import Rank
 from ..watch.runner import MADE, RECORD, RUNNING, STOPPED, TRACE, TRACED, file_of
 from .clock import Span, UpdateClock, united, within
 
+MOST = 3                # operators that are named
 COMMUNICATION = re.compile(r"ncclDevKernel|ncclKernel|(?:gloo|mpi|ucc|xccl):")
 OPERATOR = re.compile(r"(?!autograd::|c10d::|torch::)\w+::\w")          # and neither a module nor a section
+COLLECTIVE = "Comms Id"         # of a kernel in a trace, the same on all ranks: torch 2.12 and later, over NCCL
 
 
 def main() -> NoReturn:
@@ -62,8 +64,8 @@ class Profile:
     def __init__(self, path: Path) -> None:
         self._path, self._left = path, TRACED
         self._profile: torch.profiler.profile | None = None
-        # once the trace is whole: the three that took longest by themselves, on the GPU if there is one, and their
-        # seconds an update
+        # once the trace is whole: those that took longest by themselves, on the GPU if there is one, and their seconds
+        # an update
         self.operators: list[tuple[str, float]] | None = None
 
     def update_ends(self) -> bool:
@@ -80,7 +82,7 @@ class Profile:
             time = "self_device_time_total" if on_gpu else "self_cpu_time_total"
             found = sorted(((getattr(one, time), one.key) for one in self._profile.key_averages()
                             if OPERATOR.match(one.key)), reverse=True)
-            self.operators = [(name, 1e-6 / TRACED * spent) for spent, name in found[:3] if spent]
+            self.operators = [(name, 1e-6 / TRACED * spent) for spent, name in found[:MOST] if spent]
         return not self._left
 
 
@@ -111,8 +113,7 @@ def _read(events: Iterable[dict[str, Any]]) -> tuple[dict[Hashable, Span], list[
         name, span = event["name"], (event["ts"], event["ts"] + event["dur"])
         if COMMUNICATION.match(name):
             seen[name] += 1
-            # which torch 2.12 and later have over NCCL
-            sent[event.get("args", {}).get("Comms Id") or (name, seen[name])] = span
+            sent[event.get("args", {}).get(COLLECTIVE) or (name, seen[name])] = span
         elif on_gpu or OPERATOR.match(name):
             computed.append(span)
     return sent, united(computed)

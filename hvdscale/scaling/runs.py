@@ -39,7 +39,9 @@ from ..workers.launch import Process, killed_process, last_words, launch_command
 
 RANK = "hvdscale.scaling.rank"
 OF_TRACES = Kind("a compressed file", lambda head: head[:2] == b"\x1f\x8b")
+MODEL = "script"        # what the model of a script is called: it is not known
 LEAST = 3               # updates that are needed
+MOST_WORDS = 200        # characters of what a script printed, in an error
 
 
 def keys_of(asked: ScriptRequest, workers: int) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def _keep_traces(run: SeriesRun, folder: Path, records: Sequence[dict[str, Any]]
 def _refuse_failed(run: SeriesRun, asked: ScriptRequest, folder: Path, records: list[dict], end: RunEnd) -> None:
     on = f"{asked.script} on {counted(run.workers, 'worker')}"
     _, _, printed = Path(run.output).read_text(errors="replace").partition("\n")
-    words = last_words(printed)[:200]
+    words = last_words(printed)[:MOST_WORDS]
     failures = {record["rank"]: record for record in records if record["state"] == FAILED}
     failed = runner.first_to_fail(folder, failures)
     if failed is not None:
@@ -191,9 +193,9 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                             for name in ("watts", "clock", "slowed_by", "line")},
                          "without_core": [without_core([record["look"] for record in records], first["local_workers"])],
                          "profile": [record["profile"] for record in records if record.get("profile")],
-                         "left_out": int(apart.sum()), "remarks": list(remarks)}, "asked": dict(asked)}
-    # its model is not known
-    writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model="script",
+                         "left_out": int(apart.sum()), "remarks": list(remarks)},
+            "asked": dict(asked)}
+    writer.append("trials", id=0, status=Status.RUNNING, stop_reason="", dataset=script, model=MODEL,
                   optimizer=first["optimizer"], global_batch=batch, local_batch=local,
                   accumulation=passes, ghost_batch=0, workers=len(records), seed=UNKNOWN_SEED, budget_steps=len(kept),
                   plan=json.dumps(plan), **{"metaparameters/learning_rate": first["rate"]})
@@ -201,8 +203,9 @@ def write_log(path: str, script: str, records: Sequence[Mapping[str, Any]], loca
                   device=first["device"], time=time.time(), previous_end="")
     whole, data, waiting = (times[rank_column(0, part)] for part in ("step", "data", "waiting"))
     writer.extend("steps", len(kept), trial=0, step=range(1, len(kept) + 1), loss=math.nan, lr=first["rate"],
-                  step_seconds=whole, data_seconds=data, communication_seconds=waiting, **times,
-                  compute_seconds=np.maximum(whole - data - waiting, 0.0), tokens=tokens if tokens.all() else math.nan)
+                  step_seconds=whole, data_seconds=data, communication_seconds=waiting,
+                  compute_seconds=np.maximum(whole - data - waiting, 0.0),
+                  tokens=tokens if tokens.all() else math.nan, **times)
     writer.set_status(0, Status.COMPLETE, f"{counted(len(kept), 'update')} timed")
     writer.finish()
 

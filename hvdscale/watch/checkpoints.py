@@ -12,6 +12,7 @@ from .lines import LIBRARY
 from .listener import Watch
 
 SHARDED = "torch.distributed.checkpoint"
+CODE = (".py", ".pyc", ".so")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # module -> function -> whether it saves, its parameter of what is saved, and that of the place
 FUNCTIONS = {f"{SHARDED}.state_dict_saver": {"save": (True, "state_dict", "checkpoint_id"),
@@ -36,7 +37,7 @@ def install(watch: Watch) -> None:
             path, flags = os.fsdecode(args[0]), args[2] if isinstance(args[2], int) else 0
             if flags & WRITING:
                 watch.tell("written", os.path.realpath(path))
-            if not (flags & os.O_ACCMODE or path.endswith((".py", ".pyc", ".so")) or path.startswith(ELSEWHERE)):
+            if not flags & os.O_ACCMODE and not path.endswith(CODE) and not path.startswith(ELSEWHERE):
                 watch.tell("read", os.path.realpath(path))
     sys.addaudithook(hook)
     patches.around(torch, "save", _telling(watch, True, "obj", "f"))

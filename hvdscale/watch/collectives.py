@@ -21,8 +21,9 @@ COMBINE = ("all_reduce", "reduce", "all_gather", "all_gather_object", "gather", 
            "all_gather_into_tensor", "all_gather_single", "reduce_scatter", "reduce_scatter_tensor",
            "reduce_scatter_single", "all_to_all", "all_to_all_single", "all_reduce_coalesced", "send", "isend")
 OF_HOROVOD = ("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce",
-              "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "allgather", "reducescatter",
-              "allgather_async", "allgather_object", "alltoall", "alltoall_async", "reducescatter_async")
+              "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "allgather",
+              "allgather_async", "allgather_object", "alltoall", "alltoall_async", "reducescatter",
+              "reducescatter_async")
 SHARDING = {"FullyShardedDataParallel": ("torch.distributed.fsdp.fully_sharded_data_parallel",),
             TENSOR_PARALLEL: ("torch.distributed.tensor.parallel.api", "torch.distributed.tensor.parallel"),
             "fully_shard": ("torch.distributed.fsdp._fully_shard._fully_shard", "torch.distributed.fsdp._fully_shard",

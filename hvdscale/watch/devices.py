@@ -31,6 +31,10 @@ INSTEAD = "torch sees no GPU here, so what the script asks of CUDA ran on the CP
 REFUSED = "{}: {!r} needs a GPU, and torch sees none on this machine ({}); start the doctor where there are GPUs"
 OF_CUDA = re.compile("cuda|nvidia|nvtx|accelerator device", re.IGNORECASE)
 OF_TORCH = (AssertionError, AttributeError, ImportError, RuntimeError, TypeError, ValueError)
+WARNINGS = ("'pin_memory' argument is set as true", ".*CUDA is not available")     # that a GPU would spare the script
+LONGEST = 200           # characters of an error
+OF_GPUS = ("device_ids", "output_device")
+NEW = ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 NAME = "no GPU: the CPU"
 SKIPPED = ("synchronize", "ipc_collect", "reset_peak_memory_stats", "reset_max_memory_allocated", "init",
            "reset_max_memory_cached", "reset_accumulated_memory_stats", "set_rng_state", "set_rng_state_all",
@@ -64,8 +68,7 @@ def install(watch: Watch) -> None:
                 return value if called_by_script() else original(*args, **options)
             return ask
         return make
-    # warnings that a GPU would spare the script
-    for message in ("'pin_memory' argument is set as true", ".*CUDA is not available"):
+    for message in WARNINGS:
         warnings.filterwarnings("ignore", message)
         patches.on_undo(functools.partial(list.remove, warnings.filters, warnings.filters[0]))      # type: ignore
 
@@ -74,7 +77,7 @@ def install(watch: Watch) -> None:
             if not isinstance(value, type) and callable(value) and not name.startswith("_") and (
                     name.endswith("_like") or value in known):
                 redirect.device(owner, name)
-    for name in ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided"):
+    for name in NEW:
         redirect.device(torch.Tensor, name)
     for owner, name in ((torch.Tensor, "to"), (torch.nn.Module, "to"), (_device.DeviceContext, "__init__"),
                         (torch.Generator, "__new__")):
@@ -144,7 +147,7 @@ class Redirect:
 
 def leave_gpus_out(given: dict[str, Any]) -> None:
     """Leave out what names GPUs to a wrapper or a collective, where there are none."""
-    for name in ("device_ids", "output_device") if missing() else ():
+    for name in OF_GPUS if missing() else ():
         given.pop(name, None)
 
 
@@ -155,7 +158,7 @@ def need_of_gpu(error: BaseException) -> str:
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
     if not own or str(own[-1].line).startswith(("raise ", "assert ")):
         return ""
-    why = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" ...")
+    why = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST, placeholder=" ...")
     return REFUSED.format(f"{relative(own[-1].filename)}:{own[-1].lineno}", own[-1].line, why)
 
 

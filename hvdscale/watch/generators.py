@@ -23,9 +23,10 @@ from .remarks import OWN
 
 FILLS = ("bernoulli_", "uniform_", "normal_", "exponential_", "random_", "rand", "randn", "rand_like", "randn_like",
          "randint", "randint_like")
+KEPT = 64                       # of numpy's generators that allow no weak reference
 
 _made: WeakSet = WeakSet()      # generators that the script has made
-_kept: deque = deque(maxlen=64)         # those of numpy, which allow no weak reference
+_kept: deque = deque(maxlen=KEPT)
 _drawn = [0]                    # numbers drawn from a random.Random
 
 

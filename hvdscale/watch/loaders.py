@@ -9,6 +9,8 @@ from torch.utils.data._utils import fetch
 
 from .listener import Watch
 
+MOST = 100_000          # batches of the rest of an epoch that are looked at
+
 
 def install(watch: Watch) -> None:
     patches, process = watch.patches, os.getpid()
@@ -66,7 +68,6 @@ def install(watch: Watch) -> None:
 
 
 def rest_of(iterator) -> list:
-    """What the sampler gives for the batches of this epoch not returned yet, which uses it up, 100,000 at most; [] for
-    iterable data."""
+    """What the sampler gives for the batches of this epoch not returned yet, which uses it up; [] for iterable data."""
     iterable = iterator._dataset_kind == dataloader._DatasetKind.Iterable
-    return [] if iterable else [*iterator._watched, *islice(iterator._sampler_iter, 100_000)]
+    return [] if iterable else [*iterator._watched, *islice(iterator._sampler_iter, MOST)]

@@ -18,6 +18,8 @@ from ..system.files import clear_leavings, own_folder, scratch_folder, writing
 from ..system.inputs import require_own_folder
 from ..workers.launch import SHARED, Process, shared_folder
 
+POLL_SECONDS = 0.02
+OF_LAUNCHES = re.compile(r"(\.hvdscale-)?doctor-[0-9a-f]{16}")
 SHARE = f"{SHARED}=FOLDER names a folder that all hosts share"
 
 
@@ -33,15 +35,7 @@ def place_for(process: Process, seconds: float) -> Iterator[Path]:
     with contextlib.ExitStack() as made:
         with writing(folders[-1], HvdscaleError):
             if process.rank == 0:
-                for one in folders[:-1]:
-                    with contextlib.suppress(FileExistsError):
-                        one.mkdir(mode=0o700)
-                    require_own_folder(one, remedy)
-                if os.path.lexists(folders[-1]):            # of a launch of this name that was killed
-                    require_own_folder(folders[-1], remedy)
-                    shutil.rmtree(folders[-1], ignore_errors=True)
-                clear_leavings(folders[-1].parent, re.compile(r"(\.hvdscale-)?doctor-[0-9a-f]{16}"))
-                made.enter_context(own_folder(folders[-1], 0o700))
+                _make_own(folders, remedy, made)
             for one in folders:
                 await_path(one, seconds, SHARE)
                 require_own_folder(one, remedy)
@@ -53,7 +47,7 @@ def await_path(path: Path, seconds: float, remedy: str) -> None:
     while not os.path.lexists(path):
         if time.monotonic() > until:
             raise HvdscaleError(f"rank 0 has left nothing at {path} within {seconds:g} s; {remedy}")
-        time.sleep(0.02)
+        time.sleep(POLL_SECONDS)
 
 
 def _folders_of(process: Process) -> tuple[list[Path], str]:
@@ -66,3 +60,16 @@ def _folders_of(process: Process) -> tuple[list[Path], str]:
         own = Path(tempfile.gettempdir(), f"hvdscale-{os.getuid()}")
         return [own, own / f"doctor-{name}"], "name another place by TMPDIR=FOLDER"
     return [shared_folder() / f".hvdscale-doctor-{name}"], f"name another place by {SHARED}=FOLDER"
+
+
+def _make_own(folders: list[Path], remedy: str, made: contextlib.ExitStack) -> None:
+    *above, folder = folders
+    for one in above:
+        with contextlib.suppress(FileExistsError):
+            one.mkdir(mode=0o700)
+        require_own_folder(one, remedy)
+    if os.path.lexists(folder):                 # of a launch of this name that was killed
+        require_own_folder(folder, remedy)
+        shutil.rmtree(folder, ignore_errors=True)
+    clear_leavings(folder.parent, OF_LAUNCHES)
+    made.enter_context(own_folder(folder, 0o700))

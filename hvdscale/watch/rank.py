@@ -30,6 +30,7 @@ from .lines import OURS as PACKAGE, line_of
 from .listener import Listener, Watch
 from .runner import ENDED, EXITED, FAILED, RUNNING, STOPPED, arguments_of_rank, file_of, read_task
 
+TOGETHER_SECONDS = 10.0             # that a rank which stops waits for the others
 OURS = (*(os.path.join(PACKAGE, room, "") for room in ("watch", "doctor", "scaling")), runpy.__file__, "<frozen runpy>")
 
 
@@ -79,10 +80,9 @@ class Rank:
         _exit(int(bool(error)))
 
     def leave(self) -> NoReturn:
-        """End this process together with the others, so that none of them loses a message that it waits for; it
-        waits 10 s for them."""
+        """End this process together with the others, so that none of them loses a message that it waits for."""
         file_of(self.place, self.process.rank, "stopped").touch()
-        until = time.monotonic() + 10
+        until = time.monotonic() + TOGETHER_SECONDS
         while time.monotonic() < until and len(list(self.place.glob("rank*.stopped"))) < self.process.size:
             time.sleep(0.01)
         _exit(0)

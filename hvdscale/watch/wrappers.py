@@ -22,6 +22,7 @@ CONNECTORS = {"lightning.pytorch.trainer.connectors.accelerator_connector": "_Ac
 LOGGERS = {"torch.utils.tensorboard.writer": ("SummaryWriter", "add_scalar"), "wandb.sdk.wandb_run": ("Run", "log"),
            "lightning.pytorch.loggers.csv_logs": ("CSVLogger", "log_metrics"),
            "lightning.fabric.loggers.csv_logs": ("CSVLogger", "log_metrics")}
+OF_GPUS = ("gpu", "cuda")
 SHARED_MEMORY = "DeepSpeed's op for shared memory, which compiles for minutes, was set aside for Gloo"
 DEVICES = "Lightning's devices={!r} and num_nodes={!r} were {} and {}, as the run has {} in all"
 ACCELERATOR = "Lightning's accelerator={!r} ({}) was 'cpu', as torch sees no GPU here."
@@ -44,7 +45,7 @@ def install(watch: Watch) -> None:
         if asked != (watch.local_workers, nodes):
             watch.tell("remark", DEVICES.format(*asked, watch.local_workers, nodes, watch.workers))
         given.update(devices=watch.local_workers, num_nodes=nodes)
-        if given["accelerator"] in ("gpu", "cuda") and missing():
+        if given["accelerator"] in OF_GPUS and missing():
             watch.tell("instead", ACCELERATOR.format(given["accelerator"], line_of_call()))
             given["accelerator"] = "cpu"
     for name, connector in CONNECTORS.items():
@@ -69,10 +70,12 @@ def _log(watch: Watch, method: str, name: object, value: object = None, *_: obje
 
 def _follow_spawning(watch: Watch) -> None:
     def calling(original):
+        signature = inspect.signature(original)
+
         def spawn(*args, **options):
             if not called_by_script():
                 raise SystemExit(BY_LIBRARY)
-            given = inspect.signature(original).bind(*args, **options)
+            given = signature.bind(*args, **options)
             given.apply_defaults()
             asked, line = given.arguments, line_of_call()
             if asked["nprocs"] != watch.local_workers:

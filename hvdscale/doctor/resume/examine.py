@@ -28,6 +28,7 @@ from ..script.record import (LOADED, OPTIMIZER, READ, SAVED, WRITTEN, FileUse, G
 from ..script.runs import Run, checked, find_error, make_workplace, run_ranks
 
 RANK = "hvdscale.doctor.resume.listen"
+BEYOND = 2                  # updates that the resumed run may make beyond the end of the uninterrupted one
 # of each rank, beside the request; no epoch is cut short. stop_at: after so many updates. most: updates at most; 0: so
 # many ``after`` the first checkpoint, or the update ``stop``. kill_in: where in the first save after ``save`` it ends
 TASK = {"updates": 1 << 60, "stop_at": 0, "most": 0, "kill_in": 0, "save": 0}
@@ -167,8 +168,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     second = checked(asked, run("second", "a second time", most=made)[0])
     stopped, _ = run("stopped", f"to update {stop}", stop_at=stop, most=stop + 2 * asked.updates)
     newest = max((one.updates for one in uses(stopped.records, SAVED)), default=0)
-    # it may make two beyond the end of the uninterrupted one
-    resumed, error = run("resumed", "again", stopped, most=max(1, made - newest + (2 if both.ends else 0)))
+    resumed, error = run("resumed", "again", stopped, most=max(1, made - newest + (BEYOND if both.ends else 0)))
     for each in (second, stopped):
         if again := _loaded_of(each.records, {*first.workplace.before, *absolute}):
             raise UsageError(OF_RESTARTS.sentence("refused", "left", paths=again[:3]))
@@ -224,7 +224,8 @@ def state(both: Both, check: str) -> Finding:
     for rank, record in enumerate(both.resumed):
         was, usual, second = (run[0 if both.other_count else rank].start(both.held) for run in (
             both.stopped, both.first, both.second))
-        starts.append((was or (usual if usual and second and usual.values == second.values else None), record.start(0)))
+        known = usual and second and usual.values == second.values
+        starts.append((was or (usual if known else None), record.start(0)))
     divided = any(record.sharded and not any(one.parts for one in record.starts) for record in both.first)
     if both.other_count and divided or not all(map(all, starts)):
         return both.finding(check, "not_seen")
@@ -424,7 +425,9 @@ def _is_lost(both: Both, update: int, past: list[dict], name: str, was: str, now
     if held != then:
         return whole and (not both.other_count or one == then - held or held * update == then * both.held)
     by, rises, falls = apart(*np.array([[one], [held]])), min(course) < held, max(course) > held
-    return by > LIMIT and (one < held) == rises if rises != falls else not both.other_count and (whole or by > FAR)
+    if rises != falls:
+        return by > LIMIT and (one < held) == rises
+    return not both.other_count and (whole or by > FAR)
 
 
 def _saves(records: list[Record], shift: int) -> dict[int, dict[str, dict[str, str]]]:

@@ -19,7 +19,10 @@ from ..script.listen.tensors import describe, flatten, named_tensors, outermost_
 from ..script.listen.updates import settings_of
 from ..script.record import LOADED, OPTIMIZER, READ, SAVED, WRITTEN, Start, state_of, uses
 
+FEWER = 4                   # of the numbers that a sample of a divided tensor has, one is kept
 SAVES = "saved.{}"          # left among the ranks by a save after so many updates
+QUIET_SECONDS, PATIENCE = 0.2, 150      # without a change of a file, and how many times that is waited for
+EXTENSION = 4               # times as many updates are watched for a second checkpoint
 MIDDLE, BETWEEN = 1, 2      # where a run is killed while it saves: in a file, or after the first one
 
 
@@ -48,8 +51,7 @@ class ResumeSession(Session):
                        for number, one in enumerate(of.parameters())
                        for key, value in (optimizer.state.get(one) or {}).items()
                        if isinstance(value, (torch.Tensor, int, float))}
-        # one of four numbers of a sample
-        parts = {name: sample(value)[::4] for name, value in values.items() if isinstance(value, DTensor)}
+        parts = {name: sample(value)[::FEWER] for name, value in values.items() if isinstance(value, DTensor)}
         record.starts.append(Start(record.made, {name: describe(value) for name, value in values.items()}, parts))
 
     def stepped(self) -> None:
@@ -68,8 +70,8 @@ class ResumeSession(Session):
         saves = sorted(int(path.suffix[1:]) for path in self.folder.glob(SAVES.format("*")))
         saves = [one for one in saves if 0 < one < made]    # since which all ranks have met, so that all find the same
         if saves and not most:
-            begin = max(task["stop"], saves[0])             # four times as many are watched for a second one
-            most = begin + task["after"] * (4 if saves[-1] <= begin else 1)
+            begin = max(task["stop"], saves[0])
+            most = begin + task["after"] * (EXTENSION if saves[-1] <= begin else 1)
         if 0 < most <= made:
             if self._asked_to_stop:
                 self._stop(signal.SIGKILL)
@@ -77,17 +79,16 @@ class ResumeSession(Session):
             self.leave()
 
     def _stop(self, number: int) -> None:
-        """Get the signal, together with all ranks and once no file has changed for 0.2 s, for which it waits up to 150
-        times."""
+        """Get the signal, together with all ranks and once no file changes any more."""
         self._asked_to_stop, before = True, None
         self.save()
         (self.folder / f"rank{self.record.rank}.asked").touch()
-        for _ in range(150):
+        for _ in range(PATIENCE):
             now = len(list(self.folder.glob("rank*.asked"))), state_of(Path.cwd())
             if now == before and now[0] == self.record.workers:
                 break
             before = now
-            time.sleep(0.2)
+            time.sleep(QUIET_SECONDS)
         if not callable(signal.getsignal(number)):          # else the script's own
             faulthandler.unregister(signal.SIGUSR1)
         os.kill(os.getpid(), number)

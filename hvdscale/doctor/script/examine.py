@@ -28,12 +28,15 @@ from .runs import LARGEST, Run, ScriptError, run_here, run_launched
 CHECKS = {"examples": examples, "epochs": epochs, "gradient": gradient, "update": update, "parameters": parameters,
           "batch-norm": batch_norm, "learning rate": learning_rate, "schedule": schedule,
           "random numbers": random_numbers, "evaluation": evaluation}
+OF_AN_OPTIMIZER = ("gradient", "update", "parameters", "learning rate", "schedule")
+BY_GRADIENTS, STILL = ("gradient", "update"), 2         # compared where random numbers are held still; updates of it
 WORST_FIRST = (Verdict.FAILED, Verdict.WARNED, Verdict.UNSEEN, Verdict.PASSED, Verdict.NOT_APPLICABLE)
 EXPLAINS = dict.fromkeys(("gradient", "learning rate", "examples"), ("parameters",))        # that they drift apart
 REMARKS = "On one worker as on several, and in no exit code:"
 NOT_CHECKED = "Not checked, as it cannot be seen from outside or did not happen in these updates:"
 SHOWN = 6               # updates in the table of losses;  files that are named
 UNSEEN = 4              # exit code: no finding failed, but the training was not seen, or not explained
+LEAST = 2               # values of a name that are seen to be another one
 TRUE, WITHIN = "logged_true", 1e-5
 
 
@@ -121,9 +124,8 @@ def paired(asked: ScriptRequest, one: Run, many: Run) -> Pair:
 
 
 def held_still(asked: ScriptRequest, pair: Pair, place: Path) -> Pair | None:
-    """Two runs, of two updates, whose random numbers do not depend on the number of workers; None where they cannot be
-    compared."""
-    asked = replace(asked, updates=min(asked.updates, 2), still=True)
+    """Two runs whose random numbers do not depend on the number of workers; None where they cannot be compared."""
+    asked = replace(asked, updates=min(asked.updates, STILL), still=True)
     with contextlib.suppress(ScriptError):
         pair = paired(asked, *(run_here(asked, count, place / f"still {count}") for count in (pair.base, pair.workers)))
         return pair if pair.both[0].comparable else None
@@ -137,7 +139,7 @@ def compare(asked: ScriptRequest, one: Run, many: Run, pair: Pair, checks: Colle
                                     describe_load()])) for run in (one, many) if run.late]
     findings = [_carry_out(check, pair) for check in checks]
     if still is not None:
-        findings = [_of_still(one, still) if one.check in ("gradient", "update") else one for one in findings]
+        findings = [_of_still(one, still) if one.check in BY_GRADIENTS else one for one in findings]
     findings = [trace_cause(one, findings, EXPLAINS) if one.differs.startswith("the same at first") else one
                 for one in findings]
     if any(ALONE in record.remarks for record in pair.many):
@@ -169,7 +171,7 @@ def _of_still(finding: Finding, still: Pair) -> Finding:
 
 def _carry_out(check: str, pair: Pair) -> Finding:
     optimizers = min(len(record.optimizers) for record in pair.records)
-    if check not in ("gradient", "update", "parameters", "learning rate", "schedule") or optimizers < 2:
+    if check not in OF_AN_OPTIMIZER or optimizers < 2:
         return CHECKS[check](pair)
     found = []
     for at, of in enumerate(replace(pair, optimizer=at) for at in range(optimizers)):
@@ -265,7 +267,7 @@ def logged(pair: Pair) -> list[str]:
     for one in (one for record in pair.many[1:] for one in record.logged):
         found.pop(one.name, None)               # each rank shows its own
     return [KINDS.sentence("notes", each[0][0], pair, **each[0][1]) for each in found.values()
-            if len(each) > 1 and len({kind for kind, _ in each} | {TRUE}) == 2 and each[0][0] != TRUE]
+            if len(each) >= LEAST and len({kind for kind, _ in each} | {TRUE}) == 2 and each[0][0] != TRUE]
 
 
 def _known(pair: Pair, one: Logged) -> Iterator[tuple[str, float, int, float]]:

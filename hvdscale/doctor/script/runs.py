@@ -25,9 +25,12 @@ RANK = "hvdscale.doctor.script.rank"
 STANDS = re.compile(r'^  File "(.+)", line (\d+) in ', re.M)
 WAITING = re.compile(r"torch/(distributed|nn/parallel|autograd)/|/horovod/|/watch/collectives")   # of the innermost
 LOST = re.compile(r"Connection (closed|reset) by|remote (worker|process)|Broken pipe")
+DIED = "its process died: it was killed, was out of memory, or called os._exit"
 UNLIKE = "the ranks' collectives have different sizes"
+MISMATCH = "op.preamble.length <= op.nbytes"         # by which Gloo ends a process
 OF_OTHERS = "a rank makes a call that another one leaves out, as where only some ranks evaluate, stop or skip"
 LARGEST = 512 << 20                     # bytes that are copied, at most
+MOST_BESIDE = 1000                      # files and folders beside it that are linked to
 ABOVE = 2                               # folders above it from which the script may import
 
 
@@ -118,8 +121,7 @@ def find_error(asked: ScriptRequest, run: Run) -> ScriptError | None:
     records, workplace = run.records, run.workplace
     printed = [_text_of(runner.file_of(run.place, record.rank, "stderr")) for record in records]
     idle = [f"rank {record.rank}" for record in records if not record.updates]
-    # by which Gloo ends a process
-    unlike = any("op.preamble.length <= op.nbytes" in text for text in printed)
+    unlike = any(MISMATCH in text for text in printed)
     failed = _first_failure(run, unlike)
     if failed is not None:
         last = f"{UNLIKE}: {OF_OTHERS}" if unlike else runner.line_of_error(failed.error)
@@ -180,7 +182,7 @@ def _first_failure(run: Run, unlike: bool) -> Record | None:
         if run.late and record.rank in lost:
             record.state = RUNNING
         elif record.state == RUNNING and not (run.late or _text_of(runner.file_of(run.place, record.rank, "stack"))):
-            record.error = "its process died: it was killed, was out of memory, or called os._exit"
+            record.error = DIED
             return record
     rank = runner.first_to_fail(run.place, failed - lost or (() if run.late else lost))
     if rank is None and unlike:             # the rank that did not see it waits, or ended first
@@ -206,7 +208,7 @@ class Workplace:
 def make_workplace(original: Path, place: Path) -> Workplace:
     """A copy of the folder at a new place; the folder itself where it is larger than LARGEST. Links stay links, so
     large data may be linked to; .git and .venv are linked to, as is what lies beside the folder, and what Python can
-    import from the folders above, of 1000 files at most. Raises UsageError where something cannot be copied."""
+    import from the folders above. Raises UsageError where something cannot be copied."""
     before = state_of(original)
     if sum(size for size, _ in before.values()) > LARGEST:
         return Workplace(original, original, False, before)
@@ -222,7 +224,7 @@ def make_workplace(original: Path, place: Path) -> Workplace:
             (folder / name).symlink_to(original / name)
     for above, copy in zip(original.parents[:ABOVE], folder.parents):
         with contextlib.suppress(OSError), os.scandir(above) as beside:
-            for one in islice(beside, 1000):
+            for one in islice(beside, MOST_BESIDE):
                 near = above == original.parent and not one.name.startswith(".")
                 package = one.name.isidentifier() and os.path.isfile(os.path.join(one.path, "__init__.py"))
                 if (near or package or one.name.endswith(".py")) and not (copy / one.name).exists():

@@ -13,7 +13,9 @@ from ..record import MOST_INDICES, Iteration, Record
 from .pair import Pair, same_data, trained
 
 EXAMPLES, EPOCHS, EVALUATION = "examples", "epochs", "evaluation"
+SHARDS = "BatchSamplerShard"            # of accelerate
 WHOLE = ("RandomSampler", "SequentialSampler")      # samplers that know nothing of ranks
+BY_CHANCE = 4               # times as many equal contents on two ranks as on one, up to which data may repeat itself
 Key = tuple[int, tuple[str, int]]       # of an evaluation: updates made before, data set
 
 
@@ -85,8 +87,7 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
     own_order = not same and (pair.replaces or not own and first.sampling.name in WHOLE)        # on each rank
-    # data may repeat itself: up to 4 times as many equal contents on two ranks as on one
-    by_chance = 0 if pair.known_by_index else 4 * max(len(each) - len({*each}) for each in (*ranks, alone))
+    by_chance = 0 if pair.known_by_index else BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone))
     if own_order or twice <= max(padded, 2 * own, by_chance):
         return None
     taken, if_alike = pair.taken if same else sum(map(len, ranks)), pair.known_by_index and pair.same_data is None
@@ -222,7 +223,7 @@ def _sizes(pair: Pair) -> Finding | None:
             len(alone) - together <= pair.workers * largest):
         return None
     first, shared = firsts[0], firsts[0].sampling.replicas == pair.workers
-    causes = {"by_prepare": shared and first.sampling.name == "BatchSamplerShard",     # of accelerate
+    causes = {"by_prepare": shared and first.sampling.name == SHARDS,
               "by_rank": shared and first.data[1] < whole.data[1], "smaller": True}
     return pair.finding(EPOCHS, "shared_twice", cause=causes, alone=len(alone), together=together, where=first.line)
 

@@ -346,9 +346,9 @@ def judge(pair: Pair) -> Finding:
             return finding(found[0], "divided_again", scale=weighed[0].scale)
         return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
                             of=pair.workers, targets=weighed[0].counts.sum(), by=max(by.error for by in weighed))
-    if not pair.matches_one:
-        return pair.finding(NAME, "unknown_divisor")
-    return pair.finding(NAME, "as_on_one", by=max(both.reduction.residual for both in found), limit=limit)
+    if pair.matches_one:
+        return pair.finding(NAME, "as_on_one", by=max(both.reduction.residual for both in found), limit=limit)
+    return pair.finding(NAME, "unknown_divisor")
 
 
 def judge_passes(pair: Pair) -> Finding:

@@ -20,6 +20,7 @@ KINDS = Kinds(Path(__file__).with_name("findings.toml"))
 Contents = dict[int | str, str]         # of an example, by its index
 LIMIT, ROUGH_LIMIT = 1e-3, 5e-2         # of a relative difference, in 32 bits or more and in fewer
 CLOSE = 0.02            # of a factor, relative
+PARALLEL = 0.9995       # cosine of gradients that differ by a factor alone, where rounding has its part
 DEPARTED = 0.05         # of a later gradient, relative, where rounding has grown, at most
 GROWTH = 100            # times the distance of the parameters, by what they have moved
 DRIFTED = 0.02          # of that distance, from which on parameters are others
@@ -377,9 +378,9 @@ def alike(values: Sequence[float] | np.ndarray) -> bool:
 
 
 def factor(one: np.ndarray, many: np.ndarray) -> float | None:
-    """How many times one gradient the other is; None where it points elsewhere, but for rounding."""
+    """How many times one gradient the other is; None where it points elsewhere."""
     lengths = float(np.linalg.norm(one) * np.linalg.norm(many))
-    return float(one @ many / (one @ one)) if lengths and one @ many / lengths >= 0.9995 else None
+    return float(one @ many / (one @ one)) if lengths and one @ many / lengths >= PARALLEL else None
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:

@@ -16,6 +16,7 @@ from .pair import CLOSE, DEPARTED, KINDS, ROUNDED, BothRuns, Pair, apart, close,
 
 PARAMETERS, BATCH_NORM, RANDOM = "parameters", "batch-norm", "random numbers"
 OF = {"torch": "torch", "numpy": "numpy", "random": "Python's random", "cuda": "torch on the GPU"}
+SAMPLES = ("gradient", "before_clips", "parameters", "after")
 SHARED = 0.02           # of weights of the ranks' changes, relative
 ALIKE = 0.15            # of a factor of parameters, which the last step has changed as well, relative
 RATE, SCHEDULE, UPDATE = "learning rate", "schedule", "update"
@@ -190,7 +191,8 @@ def update(pair: Pair) -> Finding:
         if not both.comparable or both.alone.rates != both.ranks[0].rates:
             break
         error = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
-        if all(each.own is None for each in both.ranks) and len({each.digest_after for each in both.ranks}) > 1:
+        divided = any(each.own is not None for each in both.ranks)
+        if not divided and len({each.digest_after for each in both.ranks}) > 1:
             break                               # see the check 'parameters'
         if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > both.floor):
             break
@@ -254,7 +256,7 @@ def join(records: Sequence[Record]) -> None:
         return
     for optimizers in zip(*(record.optimizers for record in records)):
         for updates in zip(*(one.updates for one in optimizers)):
-            for name in ("gradient", "before_clips", "parameters", "after"):
+            for name in SAMPLES:
                 parts = [getattr(update, name) for update in updates]
                 if len({len(part) for part in parts}) > 1:
                     continue

@@ -19,6 +19,7 @@ from ..record import MOST_INDICES, GeneratorUse, Iteration, LoadedBatch, Samplin
 from .session import Session
 from .tensors import digest, digest_statistics, digest_untrained, outermost_modules
 
+MOST_HELD = 4096                # examples of a data set that are all read in the end
 LARGEST = 1 << 26               # bytes of a batch whose contents are digested
 
 
@@ -79,9 +80,9 @@ class Batches(Listener):
                 self._data = weakref.ref(iterator._dataset)
 
     def hold(self) -> None:
-        """Read the first data set, of up to 4096 examples, once the script has ended: ranks may have their own."""
+        """Read the examples of the first data set, once the script has ended: ranks may have prepared their own."""
         dataset, before = self._data and self._data(), snapshot()
-        if 0 < (_length(dataset) or 0) <= 4096:
+        if 0 < (_length(dataset) or 0) <= MOST_HELD:
             with contextlib.suppress(Exception):
                 held = digests_of([dataset[at] for at in range(len(dataset))])
                 self.session.record.held = [] if moved_since(before) else held

@@ -19,6 +19,8 @@ NAMED = r"(?i)\b([\w/]*(?:loss|norm)\w*)"
 NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,8}(\d+)(?![\d.]*\d)")
 SHOWN = re.compile(NAMED + r"\W{1,4}?(-?\d+\.(\d+)(?:e(-?\d+))?)")
 EVALUATED = re.compile("(?i)val|eval|test")
+EVERY = 1.0             # seconds between records of batches; an update is always recorded
+AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
 
 class Session(Listener):
@@ -44,9 +46,9 @@ class Session(Listener):
         self.save()
 
     def save(self, soon: bool = False) -> None:
-        """Write the record; ``soon``: only if the last time was more than a second ago."""
+        """Write the record; ``soon``: only if the last time was a while ago."""
         now = time.monotonic()
-        if not soon or now - self._saved > 1:
+        if not soon or now - self._saved > EVERY:
             self._saved = now
             self.record.library = next((name for one, name in LIBRARIES.items() if one in sys.modules), "")
             self.record.save(self.folder)
@@ -68,11 +70,11 @@ class Session(Listener):
         self.note(WRITTEN, path)
 
     def stepped(self) -> None:
-        """An update has been made: stop after the first one of the epoch after the cut, or three more."""
+        """An update has been made: stop after the first one of the epoch after the cut."""
         made = self.record.made
         if made > self.wanted:
             trained = [one for one in self.record.iterations if one.trained]
-            if not trained or trained[-1].updates >= self.wanted or made > self.wanted + 3:
+            if not trained or trained[-1].updates >= self.wanted or made > self.wanted + AFTER_THE_CUT:
                 self.end(STOPPED)
                 self.leave()
         self.save()

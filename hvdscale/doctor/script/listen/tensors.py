@@ -14,7 +14,9 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 SAMPLED = 256                   # numbers of a parameter, at most
+DESCRIBED = 1 << 16             # numbers of a tensor that enter its description, at least, if it has as many
 BRACKETS = re.compile(r"\['?(.*?)'?\]")
+MOST_VALUES = 5000              # of a checkpoint that are kept
 
 
 def sample(values: torch.Tensor) -> np.ndarray:
@@ -60,19 +62,19 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def describe(value: Any) -> str:
-    """A number as it prints, or a tensor's kind of number and a digest, of a large one at 65,536 places or more; 0
-    for zeros alone."""
+    """A number as it prints, or a tensor's kind of number and a digest, of a large one at fixed places; 0 for zeros
+    alone."""
     own = local(value.detach()) if isinstance(value, torch.Tensor) else np.asarray(value)
     if not own.ndim:
         return str(own.item())
-    sampled = own.reshape(-1)[::max(1, own.numel() // (1 << 16))]
+    sampled = own.reshape(-1)[::max(1, own.numel() // DESCRIBED)]
     return f"{str(own.dtype).removeprefix('torch.')} {digest([sampled]) if own.any() else 0}"
 
 
 def flatten(state: Any) -> dict[str, str]:
-    """The first 5000 values of a checkpoint, by their keys."""
+    """The values of a checkpoint, by their keys."""
     leaves, _ = tree_flatten_with_path(state)
-    return {BRACKETS.sub(r".\1", keystr(keys)).lstrip("."): describe(value) for keys, value in leaves[:5000]
+    return {BRACKETS.sub(r".\1", keystr(keys)).lstrip("."): describe(value) for keys, value in leaves[:MOST_VALUES]
             if isinstance(value, (torch.Tensor, int, float, str, bool, np.generic))}
 
 

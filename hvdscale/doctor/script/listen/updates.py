@@ -14,8 +14,10 @@ from .batches import Batches
 from .session import Session
 from .tensors import digest, digest_untrained, local, names_of, sample, sampled, square_of, trained_modules, untaken
 
+OF_CLASSES = ("cross_entropy", "nll_loss")
 ENDS = {"CosineAnnealingLR": "T_max", "OneCycleLR": "total_steps", "PolynomialLR": "total_iters"}
 SETTINGS = ("momentum", "weight_decay", "betas", "eps", "dampening", "nesterov")     # of an optimizer's groups
+MOST_TARGETS = 4096     # of a call that are kept one by one
 Samples = dict[int, np.ndarray]         # by id of the parameter
 
 
@@ -75,7 +77,7 @@ class Updates(Listener):
             targets, total, weight = _weigh(gradient, reduction, count)
             values = np.array([result.double().sum().item() * (count if reduction == "mean" else 1)])
             call = self._reached[number] = LossCall(name, targets, total, line, values, np.array([weight]))
-            if reduction == "none" and result.numel() <= 4096:         # else too many to keep
+            if reduction == "none" and result.numel() <= MOST_TARGETS:
                 call.values, call.weights = (one.double().reshape(-1).cpu().numpy() for one in (result, gradient))
         value.register_hook(reach)
 
@@ -208,7 +210,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> dict[str, str]:
 
 def _count(name: str, given: dict) -> float:
     target = given["target"]
-    if name not in ("cross_entropy", "nll_loss") or target.is_floating_point():
+    if name not in OF_CLASSES or target.is_floating_point():
         return float(len(target) if target.dim() else 1)
     counted, weight = target[target != given["ignore_index"]], given.get("weight")
     return float(counted.numel() if weight is None else weight[counted].sum().item())
