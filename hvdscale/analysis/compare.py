@@ -197,7 +197,7 @@ def _same_course(ours: RunToTarget, theirs: RunToTarget, column: str) -> bool:
 def _pool(samples: Sequence[ComparedCell], measure: str) -> dict[str, list[Spread]]:
     """The pooled spread within cells of "paired" ratios and of samples "apart", as read and an evaluation before."""
     once = {one.place(measure): one.sides(measure) for one in samples if measure == SPEED or not one.same}
-    pairs = {one.place(measure) for one in samples if one.pairs}
+    pairs = {sample.place(measure) for sample in samples if sample.pairs}
     tables = [np.array(sides) for place, sides in once.items() if place in pairs and len(sides[0][0]) > 1]
     return {"paired": [pooled_paired([values for values in (table[:, at] for table in tables)
                                       if (values > 0).all() and np.isfinite(values).all()]) for at in (0, 1)],

@@ -110,7 +110,7 @@ def fit_critical_batch(batches: Sequence[float], estimates: Sequence[Estimate], 
 
     @cache
     def draws() -> np.ndarray:
-        return np.stack([one.draws() for one in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
+        return np.stack([fit.draws() for fit in fits])[np.arange(DRAWS) % len(fits), np.arange(DRAWS)]
     widest: dict[str, Any] = {name: _widen([getattr(one, name) for one in (hyperbola, *fits)]) for name in WIDENED}
     return replace(hyperbola, **widest, draws=draws,
                    shape=Estimate(HYPERBOLA, float(shapes[0]), float(shapes[-1]), len(kept)))
@@ -164,7 +164,7 @@ class _Surface:
 
     def __init__(self, points: Sequence[SettingPoint], shapes: Sequence[float], rises: bool = False) -> None:
         self.rises, self.weights, self.own = rises, np.ones(len(points)), np.nan
-        self.batches, self.logs, deviations = np.array([[getattr(one, name) for one in points]
+        self.batches, self.logs, deviations = np.array([[getattr(point, name) for point in points]
                                                         for name in ("batch", "log_steps", "deviation")])
         if np.isfinite(deviations).all():
             self.weights, self.own = weigh(deviations, self.batches)

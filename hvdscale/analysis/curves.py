@@ -105,15 +105,15 @@ def _draw_log_steps(log_steps: np.ndarray, estimates: Sequence[Estimate], confid
     side is as wide as the widest known one of those that met. A batch that did not is drawn around what its runs
     reached; inf: unknown. As values scatter themselves, those that met are drawn around what falls and is nearest to
     them, unless the largest batches surely rise; and midway to the curve, where they do not refute it."""
-    beyond = logarithms([np.inf if np.isnan(one.beyond) else one.beyond for one in estimates])
+    beyond = logarithms([np.inf if np.isnan(estimate.beyond) else estimate.beyond for estimate in estimates])
     met = np.isfinite(log_steps)
     reached = np.where(met, log_steps, beyond)
     with np.errstate(invalid="ignore"):
-        wide = np.abs(logarithms([(one.low, one.high) for one in estimates]) - reached[:, None])
-    wide[[one.runs < 2 for one in estimates]] = np.nan          # the evaluation grid is not a spread
-    if all(one.runs == 1 for one in estimates if one.met):
+        wide = np.abs(logarithms([(estimate.low, estimate.high) for estimate in estimates]) - reached[:, None])
+    wide[[estimate.runs < 2 for estimate in estimates]] = np.nan          # the evaluation grid is not a spread
+    if all(estimate.runs == 1 for estimate in estimates if estimate.met):
         wide[met] = max(RUN_DEVIATION, fit.rms_log2 * np.log(2) if fit else 0.0) * normal_quantile(confidence)
-        wide[:, 0] = np.fmax(wide[:, 0], reached - logarithms([one.before for one in estimates]))
+        wide[:, 0] = np.fmax(wide[:, 0], reached - logarithms([estimate.before for estimate in estimates]))
     known = np.isfinite(wide)
     if not known[met].any():
         return np.empty((0, len(estimates)))
@@ -258,7 +258,7 @@ def _rises_again(rates: np.ndarray, steps: np.ndarray) -> bool:
 
 def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tuple[int, ...]:
     """The batches without the last, cut off at the upper end of the rates, and the first, cut off at the lower end."""
-    upper, lower = ([None if one is None else one[way] for one in ends] for way in (0, 1))
+    upper, lower = ([None if end is None else end[way] for end in ends] for way in (0, 1))
     return tuple(batches[_count_cut(lower[::-1]):len(ends) - _count_cut(upper)])
 
 

@@ -202,9 +202,9 @@ def floors(trials: Sequence[Trial], targets: Sequence[Target] = (), confidence: 
     for workload, own in by_workload(trials).items():
         for target in targets_of(own, targets):
             runs = [RunToTarget(trial, target) for trial in own if target is None or target.column in trial.metrics]
-            cells = map(_unchosen, cells_by([one for one in runs if one.conclusive], confidence).values())
-            found += [Floor(workload, cell, *one) for cell in cells if len(cell.samples.seeds) >= LEAST
-                      for one in _measures(cell, target)]
+            cells = map(_unchosen, cells_by([run for run in runs if run.conclusive], confidence).values())
+            found += [Floor(workload, cell, *measure) for cell in cells if len(cell.samples.seeds) >= LEAST
+                      for measure in _measures(cell, target)]
     return found
 
 

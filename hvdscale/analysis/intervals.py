@@ -227,7 +227,7 @@ def ratio_interval(above: ArrayLike, below: ArrayLike, pool: Spread = UNKNOWN, c
 def difference_interval(samples: Sequence[np.ndarray], pools: Sequence[Spread], confidence: float = CONFIDENCE) -> Ends:
     """Ends of the interval of the mean of one sample, or of its difference from that of a second, independent one; NaN
     for single values. Student's, with the pool's degrees of freedom, where all use the pooled spread; else Welch's."""
-    if min(one.shape[-1] for one in samples) < 2:
+    if min(sample.shape[-1] for sample in samples) < 2:
         return NONE
     spreads = [own if own.freedom and one.shape[-1] < OWN_FROM else Spread(one.var(-1, ddof=1), one.shape[-1] - 1)
                for one, own in zip(samples, pools)]

@@ -79,7 +79,7 @@ class RateLaws:
     described_by  the laws that describe the best rates, a fitted power only where no other does; a peak stands alone"""
 
     def __init__(self, rates: Sequence[TunedBatch], optimizer: str = "", confidence: float = CONFIDENCE) -> None:
-        known = [one for one in rates if one.landscape is not None and np.isfinite(one.best.value)]
+        known = [rate for rate in rates if rate.landscape is not None and np.isfinite(rate.best.value)]
         self.exponent = exponent = exponent_of(known, confidence=confidence)
         self.laws: list[RateLaw] = []
         self.peak: Estimate | None = None

@@ -80,7 +80,7 @@ def _candidates(plan: WorkerPlan) -> Iterator[tuple[Measurement, ...]]:
     other = [Measurement(place, 0) for place in places if place not in timed
              and place.global_batch * OTHER_LOCAL == full[place.workers].global_batch][:1]
     sets = [(one,) for one in beyond] + [tuple(beyond), tuple(other), (*beyond, *other)]
-    probes = [one for one in dict.fromkeys(sets) if one]
+    probes = [each for each in dict.fromkeys(sets) if each]
     yield from probes
 
     if plan.relative or any(point.searched for point in plan.curve.points):

@@ -218,8 +218,8 @@ def exponent_of(rates: Sequence[TunedBatch], until: float = np.inf, confidence: 
     """The slope of log best rate over log batch, for batches up to ``until``, weighted by the variance of their own
     rate plus that of the scatter around the line beyond it (DerSimonian & Laird 1986). The interval is Hartung &
     Knapp's (2001): Student's t with batches - 2 degrees of freedom."""
-    known = [(one.global_batch, one.landscape.best) for one in rates
-             if one.landscape and one.global_batch <= until and np.isfinite(one.best.value)]
+    known = [(rate.global_batch, rate.landscape.best) for rate in rates
+             if rate.landscape and rate.global_batch <= until and np.isfinite(rate.best.value)]
     batches = tuple(batch for batch, _ in known)
     if len(known) < 3:
         return Exponent(np.nan, np.nan, np.nan, batches)

@@ -84,7 +84,7 @@ class Bound:
         ends, key = parameter.values or (parameter.low, parameter.high), KEYS.get(key_of(parameter.name))
         if not parameter.values:
             self.position = float(parameter.position(value))
-        elif all(type(one) in (int, float) for one in ends) and len(set(ends)) > 1 and value in ends:
+        elif all(type(end) in (int, float) for end in ends) and len(set(ends)) > 1 and value in ends:
             self.position = sorted(set(ends)).index(value) / (len(set(ends)) - 1)
         self.upper, self.distance = self.position > 0.5, min(self.position, 1 - self.position)
         if not math.isnan(self.position):
@@ -296,7 +296,7 @@ def many_valued(studies: Sequence[Study]) -> tuple[str, ...]:
 
 def is_varied(studies: Sequence[Study], name: str) -> bool:
     values = [metaparameter(study, name) for study in studies]
-    return any(len(np.unique(one[np.isfinite(one)])) > 1 for one in values)
+    return any(len(np.unique(value[np.isfinite(value)])) > 1 for value in values)
 
 
 class Space:

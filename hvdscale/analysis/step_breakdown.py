@@ -86,7 +86,7 @@ def times_of(parts: dict[str, np.ndarray]) -> RankTimes:
                 pauses.append(Pause(rank, name, float(beyond[long].mean()), len(long), int(np.median(apart)) if regular
                                     else 0, float(beyond[long].sum() / parts["step"][rank].sum())))
     return RankTimes({name: values.mean(1) for name, values in parts.items()}, typical, float(waited.min(0).mean()),
-                     float(np.ptp(waited, axis=0).mean()), [one for one in pauses if one.share > SHARE])
+                     float(np.ptp(waited, axis=0).mean()), [pause for pause in pauses if pause.share > SHARE])
 
 
 def mean_of(runs: Sequence[RankTimes]) -> RankTimes | None:

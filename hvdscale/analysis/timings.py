@@ -136,7 +136,7 @@ class Timings:
                  crowded: tuple[Timing, ...] = (), trials: Sequence[Trial] = (), slowing: tuple[float, ...] = (),
                  in_a_row: bool = False) -> None:
         self.found, self.machine, self.others, self.crowded, self.trials = found, machine, others, crowded, trials
-        self.placed = all(one.workers == 1 or one.execution.get("local_workers") for one in trials)
+        self.placed = all(trial.workers == 1 or trial.execution.get("local_workers") for trial in trials)
         self.slowing, self.in_a_row = slowing, in_a_row
         self.per_node = max((one.per_node for one in found), default=1)
         self.most_local = max((one.place.local_batch for one in found + crowded), default=0)
@@ -206,16 +206,16 @@ def _read_machine(trial: Trial) -> Machine:
 def slow_runs(samples: Sequence[Sequence[float] | np.ndarray]) -> list[np.ndarray]:
     """Of each setting's seconds, shape (runs,), how many times as long a slow run took as the others; 1: not slow. NaN,
     a run that was not timed, is never slow."""
-    logs = [logarithms(one) for one in samples]
-    slow = [one > np.nanmin(one, initial=np.inf) + np.log(LEAST) for one in logs]
-    runs = sum(np.count_nonzero(~np.isnan(one)) for one in logs)
+    logs = [logarithms(sample) for sample in samples]
+    slow = [log > np.nanmin(log, initial=np.inf) + np.log(LEAST) for log in logs]
+    runs = sum(np.count_nonzero(~np.isnan(log)) for log in logs)
     if sum(map(np.count_nonzero, slow)) * FEWEST > runs:
-        return [np.ones(len(one)) for one in logs]
+        return [np.ones(len(log)) for log in logs]
     while True:
         others = [one[~(out | np.isnan(one))] for one, out in zip(logs, slow)]
-        spread = pooled([np.exp(one) for one in others])
+        spread = pooled([np.exp(other) for other in others])
         if spread.freedom < LEAST_FREEDOM:
-            return [np.ones(len(one)) for one in logs]
+            return [np.ones(len(log)) for log in logs]
         most = scipy.special.stdtrit(spread.freedom, 1 - SLOW_AT / runs) * spread.deviation
         excess = [own - (rest.mean() if len(rest) else 0.0) for own, rest in zip(logs, others)]
         surely = [out & (own > most * np.sqrt(1 + 1 / max(1, len(rest))))
@@ -228,7 +228,7 @@ def slow_runs(samples: Sequence[Sequence[float] | np.ndarray]) -> list[np.ndarra
 def seeds_apart(samples: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Likewise of each setting's steps to target, shape (seeds,): never one that did not meet (inf), nor where fewer
     than two others of its setting did."""
-    met = [np.where(np.isinf(one), np.nan, one) for one in samples]
+    met = [np.where(np.isinf(sample), np.nan, sample) for sample in samples]
     return [ratios if np.count_nonzero(~np.isnan(one) & (ratios == 1)) > 1 else np.ones(len(one))
             for one, ratios in zip(met, slow_runs(met))]
 

@@ -53,9 +53,9 @@ def machine_of(path: str) -> dict[str, Any]:
     for key, value in values.items():
         if key == "network":
             files = [value] if isinstance(value, str) else value
-            if not isinstance(files, list) or not files or not all(isinstance(one, str) for one in files):
+            if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
                 raise UsageError(f"--machine {path}: network = {value!r} is not a file or a list of files")
-            values[key] = [os.path.join(os.path.dirname(path), one) for one in files]
+            values[key] = [os.path.join(os.path.dirname(path), file) for file in files]
         elif key not in NUMBERS:
             raise UsageError(f"--machine {path}: {none_of(key, [*NUMBERS, 'network'])}")
         else:

@@ -83,7 +83,7 @@ def narrowed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: 
     later lines are intervals. Where it is too wide, headings are short, then the widest intervals on two lines; where
     that is not enough, intervals stay whole, and it is in parts, as in ``aligned``."""
     whole = [[row[at].split("\n") for row in rows] for at in range(len(headings))]
-    for titles in ([one.title for one in headings], [one.short or one.title for one in headings]):
+    for titles in ([heading.title for heading in headings], [heading.short or heading.title for heading in headings]):
         heads = [textwrap.wrap(title, HEADING_WIDTH) or [""] for title in titles]
         widest = [max(len(line) for lines in (head, *column) for line in lines) for head, column in zip(heads, whole)]
         if _total(widest) <= width:

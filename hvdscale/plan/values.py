@@ -33,7 +33,7 @@ def check_value(name: str, value: Any, kind: type[Any], word: str | None = None,
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     names = {one.casefold(): one for one in known}
-    near = [names[one] for one in difflib.get_close_matches(name.casefold(), names, n=3)]
+    near = [names[match] for match in difflib.get_close_matches(name.casefold(), names, n=3)]
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 

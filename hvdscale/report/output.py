@@ -162,14 +162,14 @@ def as_json(document: Document, figures: bool = True) -> dict[str, object]:
         "skipped": document.skipped, "notes": document.notes, "workloads": [{
             **pick(workload, WORKLOAD), **(pick(workload, "version") if workload.version else {}), "sections": [{
                 "target": str(page.target) if page.target else None, "summary": page.summary, "verdict": page.verdict,
-                "findings": [one.values() for one in page.findings], "left_out": page.left_out,
+                "findings": [finding.values() for finding in page.findings], "left_out": page.left_out,
                 **_shown_values(page, figures),
                 **(_section_values(page.section) if page.section and page.section.trials else {})} for page in pages]}
             for workload, pages in document.pages],
         "how_to_read": [{"about": about, "notes": notes} for about, notes in document.how_to_read],
-        "chapters": [{"title": one.title, "summary": one.summary,
-                      "findings": [found.values() for found in one.findings], **_shown_values(one)}
-                     for one in document.chapters]})}
+        "chapters": [{"title": chapter.title, "summary": chapter.summary,
+                      "findings": [found.values() for found in chapter.findings], **_shown_values(chapter)}
+                     for chapter in document.chapters]})}
 
 
 def head_of(kind: str) -> dict[str, object]:

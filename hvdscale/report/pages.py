@@ -219,7 +219,7 @@ def _chapters(whole: Whole) -> Iterator[Titled]:
 
 def describe_joining(workloads: Iterable[JobKey], attributes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """A sentence on each data set whose workloads differ only in what an import can name, and how to join them."""
-    if not any((one.get("imported") or {}).get("kind") in NAMING for one in attributes):
+    if not any((attribute.get("imported") or {}).get("kind") in NAMING for attribute in attributes):
         return
     for key, alike in group_by(sorted(workloads), lambda one: (
             one.dataset, one.model_args, one.batch_schedule, one.version)).items():

@@ -80,8 +80,8 @@ class Profile:
             self._profile.export_chrome_trace(str(self._path))
             on_gpu = any(event.device_type == DeviceType.CUDA for event in self._profile.events())
             time = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-            found = sorted(((getattr(one, time), one.key) for one in self._profile.key_averages()
-                            if OPERATOR.match(one.key)), reverse=True)
+            found = sorted(((getattr(average, time), average.key) for average in self._profile.key_averages()
+                            if OPERATOR.match(average.key)), reverse=True)
             self.operators = [(name, 1e-6 / TRACED * spent) for spent, name in found[:MOST] if spent]
         return not self._left
 

@@ -58,8 +58,8 @@ def _watch(pool: Any) -> threading.Thread:
         processes: dict[int, Any] = {}
         while True:
             processes |= pool._processes or {}      # a pool that spawns has more as tasks come, and none in the end
-            running = [one for one in processes.values() if one.exitcode is None]
-            if not running or any(one.exitcode for one in processes.values()):
+            running = [process for process in processes.values() if process.exitcode is None]
+            if not running or any(process.exitcode for process in processes.values()):
                 break
             wait([one.sentinel for one in running], AGAIN_SECONDS)
         if running:

@@ -113,7 +113,7 @@ class OneNumber(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         name, options = operation.overloadpacket.__name__, dict(kwargs or {})
-        given = [one for one in args if isinstance(one, (torch.Tensor, list, tuple))]
+        given = [arg for arg in args if isinstance(arg, (torch.Tensor, list, tuple))]
         shape = tuple(getattr(given[0], "shape", given[0])) if len(given) == 1 else ()
         if name not in FILLS or not shape:
             return operation(*args, **options)
@@ -123,7 +123,7 @@ class OneNumber(TorchDispatchMode):
         first = whole[(slice(1),) * len(shape)] if torch.is_tensor(whole) else [1] * len(shape)
         options.pop("generator", None)
         torch.default_generator.manual_seed(0)
-        drawn = operation(*(first if one is whole else one for one in args), **options).expand(shape).clone()
+        drawn = operation(*(first if arg is whole else arg for arg in args), **options).expand(shape).clone()
         torch.set_rng_state(state)
         return whole.copy_(drawn) if name.endswith("_") else drawn
 

@@ -27,7 +27,7 @@ def install(watch: Watch) -> None:
 
     def next_batch(original, iterator):
         begin(iterator)
-        if any(one.ends_early(iterator) for one in watch.listeners):
+        if any(listener.ends_early(iterator) for listener in watch.listeners):
             raise StopIteration
         watch.tell("batch_wanted", iterator)
         try:

@@ -228,7 +228,7 @@ def killed_process(said: str) -> str:
     if not found:
         return ""
     number = abs(int(found[2])) % 128                           # a shell adds 128, Python puts a minus before
-    name = {one.value: one.name for one in signal.Signals}.get(number, "unknown")
+    name = {Signal.value: Signal.name for Signal in signal.Signals}.get(number, "unknown")
     why = ", as the kernel does where memory runs out" if number == signal.SIGKILL else ""
     return f"process {found[1]} was killed by signal {number} ({name}){why}"
 

@@ -194,11 +194,11 @@ class PowerLaw:
 
     def __init__(self, asked: Sequence[str], points: Sequence[SizePoint], confidence: float = CONFIDENCE) -> None:
         self.asked, self.confidence = tuple(asked), confidence
-        deviations = np.array([_deviation(one.estimate, confidence) for one in points])
+        deviations = np.array([_deviation(point.estimate, confidence) for point in points])
         known = np.isfinite(deviations)
         self.points, self.left_out = (tuple(one for one, is_in in zip(points, chosen) if is_in)
                                       for chosen in (known, ~known))
-        logs = np.log([one.sizes for one in self.points]) if self.points else np.empty((0, len(asked)))
+        logs = np.log([point.sizes for point in self.points]) if self.points else np.empty((0, len(asked)))
         varying = [at for at in range(len(asked)) if len(logs) and np.ptp(logs[:, at]) > 1e-9]
         distinct, kept = len(np.unique(logs, axis=0)), list[int]()  # those that can be told apart from the ones before
         for at in varying:
@@ -217,7 +217,7 @@ class PowerLaw:
 
     def _fit(self, x: np.ndarray, deviations: np.ndarray) -> None:
         """To logarithms of sizes, shape (points, names); natural logarithms throughout."""
-        y, middle = np.log([one.estimate.value for one in self.points]), x.mean(0)
+        y, middle = np.log([point.estimate.value for point in self.points]), x.mean(0)
         weights, own = weigh(deviations)
         design = np.column_stack([np.ones(len(y)), x - middle])
         inverse = np.linalg.inv(design.T @ (weights[:, None] * design))
@@ -238,7 +238,7 @@ class PowerLaw:
             np.column_stack([design, (x - middle) ** 2]), design.shape[1], y, weights, own, self.confidence))
 
     def measured(self, name: str) -> np.ndarray:
-        return np.array([one.sizes[self.asked.index(name)] for one in self.points])
+        return np.array([point.sizes[self.asked.index(name)] for point in self.points])
 
     def at(self, sizes: Mapping[str, float], bent: bool = False) -> Estimate:
         """The law with its interval, however far it reaches, or that with squares of the logarithms of sizes; KeyError

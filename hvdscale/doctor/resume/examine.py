@@ -87,7 +87,7 @@ class Both:
         self.ends = all(record.state == ENDED for record in self.first)
         self.epochs = sorted({one.updates for one in trained(self.first[0])})      # the updates before each of them
         saves = [*(by for _, by in self.loaded), *uses(self.stopped, SAVED)[::-1]]
-        self.saved_by = next((one.line for one in saves if one.line), "")
+        self.saved_by = next((save.line for save in saves if save.line), "")
         self.loaded_by = next((one.line for one, _ in self.loaded if one.line), "")
 
     def keys(self, records: Sequence[Record]) -> list[list] | None:
@@ -140,7 +140,7 @@ def carry_out(asked: ResumeRequest, place: Path, say: Callable[[str], None], nam
     run = run_ranks(asked, asked.workers, place / name, workplace, RANK, after=asked.updates, **TASK | task)
     for starts in zip(*(record.starts for record in run.records)):
         for part in starts[0].parts:
-            whole = np.fmax.reduce([one.parts.get(part, np.nan) for one in starts])
+            whole = np.fmax.reduce([start.parts.get(part, np.nan) for start in starts])
             digest = blake2b(whole, digest_size=8).hexdigest() if whole.any() else 0
             for one in starts:
                 one.values[part] = f"{one.values[part].partition(' ')[0]} {digest}"
@@ -153,7 +153,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     several runs would share. Without a checkpoint in the first run there is no other."""
     run = partial(carry_out, asked, place, say)
     first = checked(asked, run("first", "uninterrupted")[0])
-    absolute = {one.path for one in uses(first.records, SAVED) if os.path.isabs(one.path)}
+    absolute = {use.path for use in uses(first.records, SAVED) if os.path.isabs(use.path)}
     outside = sorted(absolute | written_outside(first.records))
     if outside and not asked.in_place:
         raise UsageError(OF_RESTARTS.sentence("refused", "outside", paths=outside[:3]))
@@ -167,7 +167,7 @@ def run_all(asked: ResumeRequest, place: Path, say: Callable[[str], None]) -> Bo
     stop = next((at for at, passes in saves if passes), max(asked.stop, saves[0][0]))
     second = checked(asked, run("second", "a second time", most=made)[0])
     stopped, _ = run("stopped", f"to update {stop}", stop_at=stop, most=stop + 2 * asked.updates)
-    newest = max((one.updates for one in uses(stopped.records, SAVED)), default=0)
+    newest = max((use.updates for use in uses(stopped.records, SAVED)), default=0)
     resumed, error = run("resumed", "again", stopped, most=max(1, made - newest + (BEYOND if both.ends else 0)))
     for each in (second, stopped):
         if again := _loaded_of(each.records, {*first.workplace.before, *absolute}):
@@ -185,7 +185,7 @@ def _loaded_of(records: list[Record], before: Collection[str]) -> list[str]:
     """Checkpoints that a run loaded before its first update: what it also writes, and was there before it."""
     used = uses(records, SAVED, WRITTEN)
     folders = {os.path.dirname(one.path) for one in used if one.act == SAVED} - {""}
-    loaded = {one.path for one in uses(records, LOADED, READ) if not one.updates} & {*before}
+    loaded = {use.path for use in uses(records, LOADED, READ) if not use.updates} & {*before}
     loaded -= {one.path for one in used if not one.updates}
     return sorted(path for path in loaded if os.path.dirname(path) in folders or any(path == one.path for one in used))
 
@@ -203,7 +203,7 @@ def load(both: Both, check: str) -> Finding:
 
 def files(both: Both, check: str) -> Finding:
     """Whether ranks write to one path, and whether what a kill leaves behind can be loaded."""
-    lines = {one.path: one.line for one in uses(both.first, SAVED) if one.path}
+    lines = {use.path: use.line for use in uses(both.first, SAVED) if use.path}
     for one in uses(both.first, WRITTEN):
         ranks = [record.rank for record in both.first if any(
             (one.path, one.updates) == (other.path, other.updates) for other in uses([record], WRITTEN))]
@@ -226,7 +226,7 @@ def state(both: Both, check: str) -> Finding:
             both.stopped, both.first, both.second))
         known = usual and second and usual.values == second.values
         starts.append((was or (usual if known else None), record.start(0)))
-    divided = any(record.sharded and not any(one.parts for one in record.starts) for record in both.first)
+    divided = any(record.sharded and not any(start.parts for start in record.starts) for record in both.first)
     if both.other_count and divided or not all(map(all, starts)):
         return both.finding(check, "not_seen")
     was, now = ([{name.removeprefix(OPTIMIZER): value for name, value in one.values.items()
@@ -267,7 +267,7 @@ def course(both: Both, check: str) -> Finding:
 def courses_of(record: Record) -> dict[str, list[dict]]:
     """By check, for each update the values by name."""
     rates = [dict(enumerate(float(f"{rate:.6g}") for one in each for rate in one.rates))
-             for each in zip(*(one.updates for one in record.optimizers))]
+             for each in zip(*(optimizer.updates for optimizer in record.optimizers))]
     scales = [update.passes[-1].scale if update.passes else 1.0 for update in record.updates]
     printed: list[dict[str, str]] = [{} for _ in range(record.made + 1)]
     for made, text in reversed(record.printed):
@@ -338,12 +338,12 @@ def _place(both: Both, usual: list[list], now: list[list], at: int) -> tuple[str
     held, epochs, places = both.held + at, both.epochs, places_of(usual, now[at:])
     if both.passes and not at and not places:
         return "accumulation", both.passes - 1
-    begin = max((one for one in epochs if one <= held), default=epochs[0])
-    end = min((one for one in epochs if one > held), default=both.made)
+    begin = max((epoch for epoch in epochs if epoch <= held), default=epochs[0])
+    end = min((epoch for epoch in epochs if epoch > held), default=both.made)
     within = [("left_out" if place > held else "repeated", place) for place in places if begin <= place < end]
     kinds = [("position", begin), ("epoch", held - begin), ("begins_anew", 0), ("rest_left_out", end), *within,
              *(("other_epoch", place) for place in places)]
-    return next((one for one in kinds if one[1] in places and one[1] != held), ("order", 0))
+    return next((kind for kind in kinds if kind[1] in places and kind[1] != held), ("order", 0))
 
 
 def random_numbers(both: Both, check: str) -> Finding:
@@ -360,7 +360,7 @@ def random_numbers(both: Both, check: str) -> Finding:
             kinds = {"same": name in same_stream([usual, now]), "replayed": 2 * sum(again) > len(again),
                      "alike": name in as_first - same_stream([draws[0][1], usual]), "other": name in by_seed}
             found[next((kind for kind, is_so in kinds.items() if is_so), "unseeded")].add(name)
-    kind, names = next((one for one in found.items() if one[1]), ("none", ()))
+    kind, names = next((item for item in found.items() if item[1]), ("none", ()))
     where = next((one.line for one in passes_of(both.resumed[0].updates)), "")
     kinds = {"own_count": kind == "other" and both.other_count, kind: True}
     return both.finding(check, kinds, names=listed(sorted(OF.get(name, name) for name in names)), where=where)

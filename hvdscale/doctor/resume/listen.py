@@ -42,7 +42,7 @@ class ResumeSession(Session):
         self._modules = self._modules or outermost_modules()
         values = {name.replace("module.", ""): one for name, one in named_tensors(self._modules).items()}
         names, optimizers = {id(one): name for name, one in values.items()}, self.updates.optimizers
-        taken = {id(one) for of in optimizers.values() for one in of.parameters()}
+        taken = {id(parameter) for of in optimizers.values() for parameter in of.parameters()}
         record.optimized = record.optimized or [name for name, one in values.items() if id(one) in taken]
         for at, (optimizer, of) in enumerate(optimizers.items()):
             which = f"of optimizer {at}"
@@ -101,7 +101,7 @@ class ResumeSession(Session):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def saving(self, path, state):
-        if path and any(one.updates == self.record.made for one in uses([self.record], SAVED)):
+        if path and any(use.updates == self.record.made for use in uses([self.record], SAVED)):
             self._kill_in_save(BETWEEN)
         values = flatten(state)
         self.note(SAVED, path, values)
@@ -128,7 +128,7 @@ class ResumeSession(Session):
     def renamed(self, path, to):
         """What was saved has another name from now on; a name for what was not makes a file."""
         short = self.shorten(path)
-        found = [one for one in uses([self.record], SAVED) if f"{one.path}/".startswith(f"{short}/")]
+        found = [use for use in uses([self.record], SAVED) if f"{use.path}/".startswith(f"{short}/")]
         for one in found:
             one.path = self.shorten(to) + one.path[len(short):]
         if not found:

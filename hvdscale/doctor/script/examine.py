@@ -47,7 +47,7 @@ class ScriptJudged(Judged):
     @property
     def unseen_training(self) -> dict[str, str]:
         """By check, what of the training was not seen or not explained, without which nothing is acquitted."""
-        unseen = [one for one in self.findings if one.verdict == Verdict.UNSEEN]
+        unseen = [finding for finding in self.findings if finding.verdict == Verdict.UNSEEN]
         return {one.check: f"{one.check} (unexplained)" if one.differs else self.must[one.check]
                 for one in unseen if one.differs or one.check in self.must}
 
@@ -59,7 +59,7 @@ class ScriptJudged(Judged):
     @property
     def verdict(self) -> str:
         """The outcome in a line, with the meaning of the exit code."""
-        failed, warned = ([one.check for one in self.findings if one.verdict == verdict]
+        failed, warned = ([finding.check for finding in self.findings if finding.verdict == verdict]
                           for verdict in (Verdict.FAILED, Verdict.WARNED))
         hidden, of = [*self.unseen_training.values()], f"of {len(self.findings)}"
         for label, names, meaning in (("FAILED", failed, "a finding failed"), (
@@ -248,7 +248,7 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
     return [*remarks, *KINDS.sentences("not_checked", pair, {
         "other_batches": pair.batch is None,
         "first_update": pair.batch is not None and not (still or pair).both[0].comparable,
-        "streams": any(one.iterable for record in pair.many for one in record.iterations),
+        "streams": any(iteration.iterable for record in pair.many for iteration in record.iterations),
         "own_data": loaded and one.data != many.data and not one.iterable, "no_loader": not loaded,
         "weighing": not all(map(only_call, passes)), "end_of_epoch": any(one.cut is not None for one in pair.loops),
         "second_epoch": any(len(trained(record)) < 2 for record in pair.many),

@@ -231,12 +231,12 @@ class Record:
     @property
     def made(self) -> int:
         """Updates so far: the most that any optimizer has made."""
-        return max((len(one.updates) for one in self.optimizers), default=0)
+        return max((len(optimizer.updates) for optimizer in self.optimizers), default=0)
 
     @property
     def was_cut(self) -> bool:
         """Whether the watcher ended an iteration over a loader."""
-        return any(one.cut is not None for one in self.iterations)
+        return any(iteration.cut is not None for iteration in self.iterations)
 
     def start(self, updates: int) -> Start | None:
         """What the update after so many began from; None where it was not seen."""
@@ -250,7 +250,7 @@ class Record:
 
 
 def uses(records: Iterable[Record], *acts: str) -> list[FileUse]:
-    return [one for record in records for one in record.files if one.act in acts]
+    return [file for record in records for file in record.files if file.act in acts]
 
 
 def written_outside(records: Iterable[Record]) -> set[str]:

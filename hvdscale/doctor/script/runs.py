@@ -242,5 +242,5 @@ def _ignored(place: Path, folder: str, names: list[str]) -> list[str]:
     own = {place, *(above for above in place.parents if above.name.startswith((SCRATCH, "hvdscale-")))}
     paths = [Path(folder, name) for name in names]
     plain = {one for one in paths if one.is_symlink() or os.access(one, os.R_OK) and (one.is_dir() or one.is_file())}
-    return [one.name for one in paths
-            if one.name in LEFT_OUT or one.name.startswith(SCRATCH) or one in own or one not in plain]
+    return [path.name for path in paths
+            if path.name in LEFT_OUT or path.name.startswith(SCRATCH) or path in own or path not in plain]

@@ -103,18 +103,18 @@ def _plan(study: ArchiveStudy) -> dict:
 
 def _add(log: ImportedLog, study: ArchiveStudy, plan: dict, trials: list[ReadTrial], seen: Seen):
     *dataset, model, optimizer, folder = plan["archive"]["path"].split("/")
-    size, step = int(folder), np.concatenate([np.empty(0, np.int64), *(one.step for one in trials)])
+    size, step = int(folder), np.concatenate([np.empty(0, np.int64), *(trial.step for trial in trials)])
     if step.max(initial=0) > LARGEST_INT // size:
         raise LogError(f"{study.where}: {step.max()} steps of {size} examples are more than 64 bits can count")
-    ids = log.trials([one.point for one in trials], {
+    ids = log.trials([trial.point for trial in trials], {
         "status": [one.status for one in trials], "budget_steps": plan["measurement"]["budget_steps"], "model": model,
         "stop_reason": [f"the archive says {one.status.name}" for one in trials], "dataset": "/".join(dataset),
         "optimizer": optimizer, "global_batch": size, "seed": UNKNOWN_SEED, "source_trial": [one.id for one in trials],
         "source": json.dumps({"path": plan["archive"]["path"], "imported": "archive"}, ensure_ascii=False),
-        "plan": json.dumps(plan, ensure_ascii=False), "metadata": [one.text for one in trials]})
-    log.evaluations(ids, [len(one.step) for one in trials], step, step * size, {
-        name: np.concatenate([one.values[name] if name in one.values else np.full(len(one.step), np.nan)
-                              for one in trials])
+        "plan": json.dumps(plan, ensure_ascii=False), "metadata": [trial.text for trial in trials]})
+    log.evaluations(ids, [len(trial.step) for trial in trials], step, step * size, {
+        name: np.concatenate([trial.values[name] if name in trial.values else np.full(len(trial.step), np.nan)
+                              for trial in trials])
         for name in dict.fromkeys(name for one in trials for name in one.values)})
     seen.trials += len(trials)
     seen.evaluations += len(step)

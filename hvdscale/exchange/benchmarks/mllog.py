@@ -245,7 +245,7 @@ class Measured:
         """(steps, examples, seconds, values by column) of the evaluations, in order."""
         rows: dict[int, tuple[int, int, float, dict[str, float]]] = {}
         repeated = 0
-        keys = {one.key for one in self.run.evaluations}
+        keys = {evaluation.key for evaluation in self.run.evaluations}
         for one in self.run.evaluations:
             name, value = _counter(one)
             examples = self._examples_at(one, name, value)

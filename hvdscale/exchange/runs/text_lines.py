@@ -161,7 +161,7 @@ def _of_first(names: list[tuple[str, int, float]], texts: Sequence[str], start: 
     ``valid loss 0.7, acc 0.9`` and ``Dev scores: acc 0.9``, unless the line has training."""
     metrics = [one for one in names if better(f"val/{one[0]}")]
     lead = "".join(texts[:metrics[0][1] + 1])[start:] if metrics and "train" not in "".join(texts).lower() else ""
-    others = [one for one in metrics if "loss" not in one[0].lower()]
+    others = [metric for metric in metrics if "loss" not in metric[0].lower()]
     split = {place: name for name, place, _ in _of_split(others, lead)}
     return [(split.get(place, name), place, scale) for name, place, scale in names]
 

@@ -143,8 +143,8 @@ def _rows_of_runs(table: _Table) -> dict[str, np.ndarray]:
         cells = table.texts[name] if name in table.texts else [f"{value:.12g}" for value in table.values[name]]
         if all(map(str.strip, cells)) and "nan" not in cells and not (rising and name not in table.texts):
             found = _rows_by(cells)
-            once = counters and all(len({*table.values[one][own].tolist()}) == 1
-                                    for one in counters for own in found.values())
+            once = counters and all(len({*table.values[counter][own].tolist()}) == 1
+                                    for counter in counters for own in found.values())
             if once and len(found) < table.rows:        # runs of one name, such as those of several seeds
                 return {f"{cell} {row}": np.array([row]) for row, cell in enumerate(cells)}
             return found if len(found) > 1 else {}

@@ -102,7 +102,7 @@ def names_of(workload: JobKey) -> tuple[str, ...]:
     datasets = [f"{DATA['folders'][one]}/{one}" if one in DATA["folders"] else one for one in datasets]
     if datasets[0] in ("mnist", "fashion_mnist"):
         datasets.append(f"solution_quality/{datasets[0]}")
-    return tuple(f"{one}/{model}/{optimizer}" for one in datasets)
+    return tuple(f"{dataset}/{model}/{optimizer}" for dataset in datasets)
 
 
 def chapters(whole: Whole) -> Iterator[tuple[str, Iterable[Part], str]]:

@@ -243,7 +243,7 @@ def make_size_plan(paths: Iterable[Path], targets: Sequence[Target], wanted: Map
     predictions = {key: law.predict(wanted) for key, law in known.items()}
     table = prediction_table(predictions, local_batch or most, options.confidence)
     laws, law = parts_of_laws(found), next(iter(known.values()))
-    far = max(one.extrapolated for one in predictions.values())
+    far = max(prediction.extrapolated for prediction in predictions.values())
     end = "largest" if any(value > law.measured(name).max() for name, value in wanted.items()) else "smallest"
     reasons = group_by(((key, one) for key, one in predictions.items() if one.refused), lambda row: PLAN.say(
         f"size_{row[1].refused}", times=row[1].extrapolated, reach=REACH, widest=WIDEST))

@@ -171,7 +171,7 @@ def _note(axes: Axes, text: str, place: tuple[float, float], aside: tuple[float,
 
 def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
     workers, speedups = ([getattr(option, name) for option in plan.options] for name in ("workers", "speedup"))
-    ideal, values = [(one, one / workers[0]) for one in workers], [one.value for one in speedups]
+    ideal, values = [(worker, worker / workers[0]) for worker in workers], [one.value for one in speedups]
     log2_axis(axes, "x", workers)
     log2_axis(axes, "y", [*(ratio for _, ratio in ideal), *values], ends_of(speedups))
     draw_line(axes, ideal, MUTED, "--", 1.2, label="perfect scaling")
@@ -186,7 +186,7 @@ def _draw_speedup(axes: Axes, plan: WorkerPlan) -> None:
 def _draw_time(axes: Axes, plan: WorkerPlan) -> None:
     size, label = _time_unit(plan)
     workers, seconds = [option.workers for option in plan.options], [option.seconds for option in plan.options]
-    value, low, high = np.array([(one.value, one.low, one.high) for one in seconds]).T
+    value, low, high = np.array([(second.value, second.low, second.high) for second in seconds]).T
     log2_axis(axes, "x", workers)
     draw_line(axes, [(one, value[0] / size * workers[0] / one) for one in (workers[0], workers[-1])], MUTED, "--", 1.2,
               label="perfect scaling")
@@ -225,9 +225,9 @@ def _draw_cost(axes: Axes, plan: WorkerPlan) -> None:
         axes.axhline(plan.request.budget, color=MUTED, linestyle="-.", linewidth=1.2,
                      label=f"budget, {plan.request.budget:g}")
     seconds, costs = [option.seconds for option in plan.options], [option.cost for option in plan.options]
-    log2_axis(axes, "x", [one.value / size for one in seconds], [end / size for end in ends_of(seconds)])
+    log2_axis(axes, "x", [second.value / size for second in seconds], [end / size for end in ends_of(seconds)])
     power_ticks(axes.xaxis, *axes.get_xlim())
-    log2_axis(axes, "y", [one.value for one in costs], ends_of(costs))
+    log2_axis(axes, "y", [cost.value for cost in costs], ends_of(costs))
     unit = "node-hours" if plan.request.price is None else "unit of the price"
     label_axes(axes, label, "cost, relative" if plan.relative else f"cost ({unit})")
 

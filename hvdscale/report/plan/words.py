@@ -246,7 +246,7 @@ def _describe_limits(plan: WorkerPlan) -> Iterator[str]:
 
 def _counts(workers: Sequence[int]) -> str:
     """``16, 32 and 64``, or ``16 to 1,024`` of many."""
-    named = [f"{one:,}" for one in workers]
+    named = [f"{worker:,}" for worker in workers]
     return listed(named) if len(named) <= MOST_NAMED else f"{named[0]} to {named[-1]}"
 
 

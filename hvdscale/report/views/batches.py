@@ -297,7 +297,7 @@ def noise_scales(subject: Subject) -> Iterator[Part]:
         yield SCALING.find("noise_open", batch=batch, steps=whole.runs)
         return
     first, last = quarters[0], quarters[-1]
-    known = all(math.isfinite(one.value) for one in quarters)
+    known = all(math.isfinite(quarter.value) for quarter in quarters)
     changed = known and ("grew" if first.high < last.low else "fell" if last.high < first.low else "")
     yield SCALING.find("noise", whole, batch=batch, scale=whole, changed=changed, open=known,
                        first=first.value, last=last.value)

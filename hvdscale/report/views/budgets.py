@@ -289,7 +289,7 @@ def parts_of_quality(subject: Subject, column: str, minimizes: bool) -> Iterator
         yield from (*find_best_batch(found, tolerance), find_quality(found))
     if decided:
         yield quality_table(first)
-    yield Details(lambda: [quality_table(one, apart=True) for one in others])
+    yield Details(lambda: [quality_table(other, apart=True) for other in others])
     yield Figures(lambda: [best_batch_figure(first, tolerance)])
 
 

@@ -58,7 +58,7 @@ def describe_cells(section: Section, cells: Sequence[RunCell], times: bool = Tru
         for cell in tried:
             fields = [_fields(setting) for setting in dict.fromkeys(trial.setting for trial in cell.considered)]
             for name in _differing(fields):
-                found.setdefault(name, []).extend(one.get(name) for one in fields)
+                found.setdefault(name, []).extend(field.get(name) for field in fields)
         said = [f"{name} ({_values(found[name])})" for name in _leaders(found)]
         warnings.append(SCALING.say("settings", named=said, target=section.target, batches=[
             f"{cell.global_batch:,} ({cell.settings:,})" for cell in tried]))
@@ -215,7 +215,7 @@ def problems_of_points(points: Sequence[SpeedupPoint], searched: Iterable[str] =
     batches = [point.cell.global_batch for point in points]
     follow = {*OF_BATCH, "eval_every", *searched}
     for rule, betas in SCALED_BETAS.items():
-        if all(one.get("lr_rule") == rule for one in fields):
+        if all(field.get("lr_rule") == rule for field in fields):
             follow |= {*betas, "epsilon"}
     for name in DECAYS_PER_STEP:            # the same half-life in examples
         known = [batch / -math.log(decay) for decay, batch in zip([one.get(name) for one in fields], batches)
@@ -253,7 +253,7 @@ def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Names of the fields that all have, and not all alike; an entry of a table may be missing."""
     counts = Counter(name for fields in settings for name in fields)        # in order of where each is met first
     return [name for name, count in counts.items() if ("." in name or count == len(settings))
-            and len({json.dumps(one.get(name)) for one in settings}) > 1]
+            and len({json.dumps(setting.get(name)) for setting in settings}) > 1]
 
 
 def _values(values: Sequence[Any]) -> str:

@@ -164,7 +164,7 @@ def _draw(axes: Axes, panel: CurvePanel, kind: str, paneled: bool) -> None:
     batches = sorted({point.global_batch for points in shown for point, _ in points})
     log2_axis(axes, "x", batches, most=PANEL_TICKS if paneled else TICKS)
     lines = _perfect(shown, kind, (batches[0], batches[-1]), ordered, base)
-    lowest = min(one.value for one in estimates if one.met) / 4
+    lowest = min(estimate.value for estimate in estimates if estimate.met) / 4
     seen = [one.value for one in estimates if one.met] + [one.beyond for one in estimates if not one.met]
     log2_axis(axes, "y", seen + [end for _, _, line in lines for end in line if end > lowest], ends_of(estimates),
               arrows=arrows(estimates))

@@ -97,11 +97,11 @@ def laws_table(found: RateLandscapes) -> Table | None:
 
 def landscape_figures(found: RateLandscapes) -> Iterator[Figure]:
     words = {"target": found.costs.target, "workload": heading(found.costs.workload), **_words(found)}
-    fitted = spread_evenly([one for one in found.batches if one.rate.landscape is not None], MOST_PANELS)
-    known = [one for one in found.batches if not one.rate.why]
+    fitted = spread_evenly([batch for batch in found.batches if batch.rate.landscape is not None], MOST_PANELS)
+    known = [batch for batch in found.batches if not batch.rate.why]
 
     def figure(name: str, draw: Callable[..., None], batches: Sequence[RateLandscape], panels: int = 1) -> Figure:
-        return LANDSCAPES.figure(name, draw, keys_of(one.space for one in batches), panels, **words)
+        return LANDSCAPES.figure(name, draw, keys_of(batch.space for batch in batches), panels, **words)
     if fitted:
         draw = draw_panels(partial(_draw_landscape, found), fitted, [f"B = {one.global_batch:,}" for one in fitted])
         yield figure("lr-landscape", draw, fitted, len(fitted))
@@ -144,14 +144,14 @@ def _draw_losses(found: RateLandscapes, axes: Axes) -> None:
 
 
 def _draw_best_rates(found: RateLandscapes, batches: Sequence[RateLandscape], axes: Axes) -> None:
-    best, sizes = [one.rate.best for one in batches], [one.global_batch for one in batches]
+    best, sizes = [batch.rate.best for batch in batches], [batch.global_batch for batch in batches]
     log2_axis(axes, "x", sizes)
     log2_axis(axes, "y", [one.value for one in best], ends_of(best), most=TICKS, arrows=arrows(best))
     decimal_ticks(axes.yaxis, axes.get_ylim())
     if found.laws.peak is not None:
         axes.axvspan(found.laws.peak.low, found.laws.peak.high, color=GREEN, alpha=0.12, linewidth=0)
         axes.axvline(found.laws.peak.value, color=GREEN, linewidth=1.2, label="peak")
-    fits = [one.rate.landscape for one in batches]
+    fits = [batch.rate.landscape for batch in batches]
     y, variance = np.array([[fit.best.mean(), fit.best.var()] for fit in fits if fit is not None]).T
     for law, (look, label) in ((law, LINES[law.name]) for law in found.laws.laws if law.name in LINES):
         power, fitted = law.power.value, law.name == POWER
@@ -160,6 +160,6 @@ def _draw_best_rates(found: RateLandscapes, batches: Sequence[RateLandscape], ax
                   BLUE if fitted else MUTED, look, 1.2, label=f"{label} {power:.2f}" if fitted else label)
     for one in batches:
         mark_estimate(axes, one.global_batch, one.rate.best, BLUE, "o", "best rate, fitted")
-    axes.plot(sizes, [one.rate.tried for one in batches], linestyle="", marker="x", color=INK, markersize=5,
+    axes.plot(sizes, [batch.rate.tried for batch in batches], linestyle="", marker="x", color=INK, markersize=5,
               label="best rate tried")
     label_axes(axes, "global batch B (examples)", _words(found)["rate"])

@@ -75,10 +75,10 @@ def describe_law(key: str, law: PowerLaw) -> Finding:
 
 def describe_rule(rule: BorrowedLaw, costs: Sequence[LawCost]) -> Finding:
     """What a rule costs at worst: in loss where that is known, else in examples."""
-    beyond = [one.cell.cell.label for one in costs if one.outside]
+    beyond = [cost.cell.cell.label for cost in costs if cost.outside]
     outside = SIZE.say_if("outside", beyond, cells=beyond[:MOST_NAMED])
-    of_loss = next((one.loss is not None for one in costs if one.loss or one.examples), False)
-    known = [(one, estimate) for one in costs if (estimate := one.loss if of_loss else one.examples)]
+    of_loss = next((cost.loss is not None for cost in costs if cost.loss or cost.examples), False)
+    known = [(cost, estimate) for cost in costs if (estimate := cost.loss if of_loss else cost.examples)]
     if not known:
         return SIZE.find("rule_unknown", rule=rule.text, outside=outside)
     worst, estimate = max(known, key=lambda one: one[1].value)
@@ -98,9 +98,9 @@ def costs_table(found: SizeLaws, rule: BorrowedLaw, costs: Sequence[LawCost], at
     unknown = Estimate.unknown()
     cells: Cells = {key: partial(lambda fill, one: fill(one.cell), fill) for key, fill in _size_columns(found).items()}
     cells |= {"rule": lambda one: one.value, "best": lambda one: one.best or unknown}
-    if any(one.loss or one.outside for one in costs):
+    if any(cost.loss or cost.outside for cost in costs):
         cells["loss"] = lambda one: "outside" if one.outside else (one.loss or unknown).scaled(100)
-    if steps := any(one.steps for one in costs):
+    if steps := any(cost.steps for cost in costs):
         cells |= {name: partial(lambda name, one: cell_of(getattr(one, name) or unknown, write=ratio), name)
                   for name in ("steps", "examples")}
     return SIZE.table("size-rule", costs, cells, lambda one: _trials(one.cell),
@@ -115,7 +115,7 @@ def _trials(one: CellResult) -> TrialKeys:
 def _draw_law(axes: Axes, key: str, law: PowerLaw, most: int) -> None:
     name, (quantity, unit) = law.names[0], QUANTITIES[key][:2]
     at = law.asked.index(name)
-    known = sorted({one.sizes[at] for one in law.points})
+    known = sorted({point.sizes[at] for point in law.points})
     middle = {other: float(np.exp(np.mean([math.log(one.sizes[law.asked.index(other)]) for one in law.points])))
               for other in law.asked}
     end = known[-1] * min(AHEAD, REACH)

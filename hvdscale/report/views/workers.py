@@ -198,10 +198,10 @@ def _draw_efficiency(points: Sequence[SpeedupPoint], to_target: bool, _: int, ax
         _plot_ratio(axes, points, *kind)
     ratios: list[Estimate] = [getattr(point, name) for point in points for name, *_ in kinds]
     top = max([1.0, *(end for one in ratios for end in (one.value, one.high) if math.isfinite(end))])
-    values = [one.value for one in ratios if is_positive(one.value)]
+    values = [ratio.value for ratio in ratios if is_positive(ratio.value)]
     if values and min(values) < SMALL:
         axes.set_yscale("log")
-        ends = [max(min(values) / 4, one.low) for one in ratios]
+        ends = [max(min(values) / 4, ratio.low) for ratio in ratios]
         axes.set_ylim(min([*values, *ends]) / 1.3, 1.3 * min(top, 4 * max(values)))
         decimal_ticks(axes.yaxis, axes.get_ylim())
     else:

@@ -25,7 +25,7 @@ def examples(pair: Pair) -> Finding:
         return _without_loader(pair)
     if splits := different_splits(pair):
         return splits
-    loaders = dict.fromkeys(one.data for one in pair.loops)
+    loaders = dict.fromkeys(loop.data for loop in pair.loops)
     if len(loaders) > 1 and all({one.data for one in trained(record)} == {*loaders} for record in pair.records):
         found = {}
         for data in loaders:                    # of the runs as far as they train on each
@@ -39,7 +39,7 @@ def examples(pair: Pair) -> Finding:
         return pair.finding(EXAMPLES, "not_distinguished")
     first = trained(pair.many[0])[0]
     if any(record.sharded == TENSOR_PARALLEL for record in pair.many):          # ranks that have parts of one model
-        alike = all(one == ranks[0] for ranks in keys for one in ranks)
+        alike = all(rank == ranks[0] for ranks in keys for rank in ranks)
         return pair.finding(EXAMPLES, "of_one_model" if alike else "of_parts", how=TENSOR_PARALLEL, where=first.made)
     contents = [batch.contents for batch in first.batches[:2]]
     if first.iterable and first.seed is not None and len(contents) == 2 and contents[0] == contents[1] and len(
@@ -65,7 +65,7 @@ def _others(pair: Pair, first: Iteration) -> Finding | None:
         return None
     whole, held = {*pair.one.held}, [one for record in pair.many for one in record.held]
     others, parts = [one for one in held if one not in whole], {one.partition(".")[0] for one in whole}
-    cause = "labels" if all(one.partition(".")[0] in parts for one in others) else "inputs"
+    cause = "labels" if all(other.partition(".")[0] in parts for other in others) else "inputs"
     return pair.finding(EXAMPLES, "others", others=len(others), held=len(held), where=first.made,
                         cause=cause) if others else None
 
@@ -83,7 +83,7 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     firsts = [trained(record)[0].batches for record in pair.many]
     ranks = [pair.keys_of(batches[:min(map(len, firsts))]) for batches in firsts]       # of as many batches on each
     alone = pair.keys_of(trained(pair.one)[0].batches)
-    twice, padded = _repeated(ranks), max(one.sampling.padded for one in pair.loops)
+    twice, padded = _repeated(ranks), max(loop.sampling.padded for loop in pair.loops)
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
     own_order = not same and (pair.replaces or not own and first.sampling.name in WHOLE)        # on each rank
@@ -287,7 +287,7 @@ def evaluation(pair: Pair) -> Finding:
                 "last_batch": all(record.broadcasts_buffers for record in pair.many)})
     trained_alike = all(len({one.digest for one in updates}) == len({one.digest_after for one in updates}) == 1
                         for optimizers in zip(*(record.optimizers for record in pair.many))
-                        for updates in zip(*(one.updates for one in optimizers)))
+                        for updates in zip(*(optimizer.updates for optimizer in optimizers)))
     for each in rounds if trained_alike else ():
         models = {rank[-1].models for rank in each.ranks if rank}
         shared_out = any(len(_taken(rank)) < each.examples for rank in each.ranks if rank)

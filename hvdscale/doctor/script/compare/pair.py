@@ -43,7 +43,7 @@ class Pair:
         self.records, self.library = [self.one, *self.many], self.many[0].library
         self.workers, self.loops = len(self.many), [one for record in self.many for one in trained(record)]
         self.times = self.workers / self.base       # how many times as many the second run has
-        self.replaces = any(one.sampling.replacement for one in self.loops)
+        self.replaces = any(loop.sampling.replacement for loop in self.loops)
         steps = [self.steps(record) for record in self.records]
         self.updates = min(len(one.updates) for one in steps)           # that all ranks of both runs have made
         self.compared = len(self.whole)
@@ -139,7 +139,7 @@ class Pair:
     @cached_property
     def known_by_index(self) -> bool:
         """Whether an index means the same training example on all ranks: their data sets have one class and length."""
-        return self.same_data is not False and not any(one.iterable for one in self.loops)
+        return self.same_data is not False and not any(loop.iterable for loop in self.loops)
 
     @cached_property
     def same_data(self) -> bool | None:
@@ -179,7 +179,7 @@ class Pair:
 
 
 def trained(record: Record) -> list[Iteration]:
-    return [one for one in record.iterations if one.trained]
+    return [iteration for iteration in record.iterations if iteration.trained]
 
 
 @dataclass(eq=False)

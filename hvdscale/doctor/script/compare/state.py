@@ -255,7 +255,7 @@ def join(records: Sequence[Record]) -> None:
     if not any(record.sharded for record in records):
         return
     for optimizers in zip(*(record.optimizers for record in records)):
-        for updates in zip(*(one.updates for one in optimizers)):
+        for updates in zip(*(optimizer.updates for optimizer in optimizers)):
             for name in SAMPLES:
                 parts = [getattr(update, name) for update in updates]
                 if len({len(part) for part in parts}) > 1:
@@ -299,7 +299,7 @@ def _update(ranks: tuple[Update, ...]) -> Update:
 def _iteration(ranks: tuple[Iteration, ...]) -> Iteration:
     batches = [replace(each[0], ids=sum((one.ids for one in each), ()),
                        contents=sum((one.contents for one in each), ()), examples=sum(one.examples for one in each))
-               for each in zip(*(one.batches for one in ranks))]
+               for each in zip(*(rank.batches for rank in ranks))]
     return replace(ranks[0], batches=batches, rest=[sum(each, ()) for each in zip(*(one.rest for one in ranks))])
 
 

@@ -58,7 +58,7 @@ class Session(Listener):
         of_place = path.startswith(self._place) and not path.startswith(self._inside)
         kept = bool(path) and not of_place and os.getpid() == self.process      # and no loader worker that it forked
         if kept:
-            passes = max((len(one.passes) for one in self.updates.optimizers.values()), default=0)
+            passes = max((len(optimizer.passes) for optimizer in self.updates.optimizers.values()), default=0)
             self.record.files.append(FileUse(act, self.shorten(path), self.record.made, passes, line_of_call(), values))
         return kept
 
@@ -73,7 +73,7 @@ class Session(Listener):
         """An update has been made: stop after the first one of the epoch after the cut."""
         made = self.record.made
         if made > self.wanted:
-            trained = [one for one in self.record.iterations if one.trained]
+            trained = [iteration for iteration in self.record.iterations if iteration.trained]
             if not trained or trained[-1].updates >= self.wanted or made > self.wanted + AFTER_THE_CUT:
                 self.end(STOPPED)
                 self.leave()

@@ -113,7 +113,7 @@ def trained_modules() -> dict[str, torch.Tensor]:
 
 def untaken(parameters: Iterable[torch.Tensor]) -> list[str]:
     """The names of the parameters that have a gradient and are none of these, in modules that have some of these."""
-    found, taken = {}, {id(one) for one in parameters}
+    found, taken = {}, {id(parameter) for parameter in parameters}
     for module in outermost_modules():
         names = {id(one): name for name, one in named(module) if one.grad is not None}
         if names.keys() & taken:

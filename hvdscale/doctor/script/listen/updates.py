@@ -135,9 +135,9 @@ class Updates(Listener):
             optimizer.unclipped = {at: values for at, values in before.items() if at in own} | optimizer.unclipped
 
     def clipped(self, parameters, norm, limit, line):
-        ids = {id(one) for one in parameters}
+        ids = {id(parameter) for parameter in parameters}
         for of in self.optimizers.values():
-            if any(id(one) in ids for one in of.parameters()):
+            if any(id(parameter) in ids for parameter in of.parameters()):
                 of.clips.append(Clip(norm, limit, len(of.passes), line, scale=of.scale, square=self._square))
 
     def reducing(self, optimizer):
@@ -171,7 +171,7 @@ class Updates(Listener):
         square = square_of(parameters) if known else 0.0
         if of.steps.flat:
             parameters = [*trained_modules().values()]
-        places = {id(one): sampled(one) for one in parameters}
+        places = {id(parameter): sampled(parameter) for parameter in parameters}
 
         def joined(samples: Samples) -> np.ndarray:
             return np.concatenate([samples.get(at, np.zeros(size)) for at, size in places.items()] or [np.empty(0)])
@@ -180,9 +180,9 @@ class Updates(Listener):
             one.gradient = joined(each)
         of.update = Update(
             joined(gradients), joined({**gradients, **of.unclipped}),
-            joined({id(one): sample(one) for one in parameters}), digest(parameters),
+            joined({id(parameter): sample(parameter) for parameter in parameters}), digest(parameters),
             tuple(float(group["lr"]) for group in optimizer.param_groups),
-            tuple(sorted(int(one.last_epoch) for one in schedules)),
+            tuple(sorted(int(schedule.last_epoch) for schedule in schedules)),
             [one for one, _ in of.passes], list(of.clips), self._line, square=square)
 
     def step_ends(self, optimizer):
@@ -194,7 +194,7 @@ class Updates(Listener):
             return                          # a step that only makes the optimizer's state, as broadcasts of it do
         parameters = [*trained_modules().values()] if of.steps.flat else of.parameters()
         update.digest_after = digest(parameters)
-        update.after = np.concatenate([sample(one) for one in parameters] or [np.empty(0)])
+        update.after = np.concatenate([sample(parameter) for parameter in parameters] or [np.empty(0)])
         if record.made + 1 == self.session.wanted:
             record.untrained_later = digest_untrained()
         if of.steps not in record.optimizers:
