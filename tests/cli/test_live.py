@@ -167,7 +167,7 @@ def test_logs_that_have_ended_are_shown_once(tmp_path):
     assert followed(tmp_path) == "2 logs, 3 trials: 3 COMPLETE\n"
 
 
-def test_a_studys_logs_are_found_in_subfolders_and_later_runs_awaited(tmp_path, worded):
+def test_a_studys_logs_are_found_in_subfolders_and_later_runs_awaited(tmp_path):
     logs = tmp_path / "sweep" / "logs"
     logs.mkdir(parents=True)
     first = []
@@ -177,8 +177,8 @@ def test_a_studys_logs_are_found_in_subfolders_and_later_runs_awaited(tmp_path, 
         first[0].finish()
     said = followed(tmp_path, lambda: first.append(begun(logs / "group.h5")), end, lambda: finished(logs / "next.h5"),
                     *AFTER)
-    worded(said)
-    worded(said, about="the loss")
+    assert said.startswith(f"no log (*.h5) in {tmp_path} yet; waiting for one\n")
+    assert "group.h5: trial 0 INFEASIBLE: diverged: the loss is nan at step 7\n" in said
     assert said.endswith("2 logs, 2 trials: 1 COMPLETE, 1 INFEASIBLE\n")
 
 

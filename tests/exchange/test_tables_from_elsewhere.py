@@ -243,10 +243,10 @@ def test_numbers_that_there_are_not_and_tables_that_cannot_be_meant_are_refused(
 # workers and times
 
 
-def test_one_worker_is_an_assumption_that_import_report_and_show_state(tmp_path, worded):
+def test_one_worker_is_an_assumption_that_import_report_and_show_state(tmp_path):
     log, said = imported(tmp_path / "mine")
     assert "assumed: 1 worker" in said and "assumed: 1 worker" in call(report, log.path, "--target", TARGET)[1]
-    worded(call(main, "show", log.path, "--trial", 1)[1])
+    assert "a number of workers that is not known" in call(main, "show", log.path, "--trial", 1)[1]
     assert "assumed: 1 worker" in call(compare, log.path, log.path, "--target", TARGET)[1]
     counted = TRIALS.replace("batch", "batch,workers").replace("32\n", "32,4\n")
     log, said = imported(tmp_path / "more", trials=counted)
