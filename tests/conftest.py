@@ -122,7 +122,8 @@ class Worded:
     def __call__(self, text, unlike=None, about=""):
         self._texts += 1
         name = f"{self._test} {self._texts}" if self._texts > 1 else self._test
-        text = self._folder.sub("FOLDER", text if isinstance(text, str) else "\n".join(text)).strip("\n").replace("\0", r"\0")
+        text = (text if isinstance(text, str) else "\n".join(text)).strip("\n").replace("\0", r"\0")
+        text = self._folder.sub("FOLDER", text)
         if about:
             sentences = (" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\S)|(?<=\.)\s+(?=[A-Z])", text))
             text = "\n".join(sentence for sentence in sentences if about in sentence)
