@@ -143,7 +143,7 @@ def test_a_log_without_the_columns_has_no_noise_scale():
     assert section_of(trial()).noise == ()
 
 
-def test_the_report_shows_the_noise_scale_of_each_batch_with_its_interval():
+def test_the_report_shows_the_noise_scale_of_each_batch_with_its_interval(worded):
     section = section_of(*[with_noise(drawn(40, shares=(4,) * workers), workers=workers, batch=4 * workers, id=workers)
                            for workers in (2, 4)])
     table = next(table for table in tables_of(section) if table.name == "noise-scale")
@@ -154,7 +154,7 @@ def test_the_report_shows_the_noise_scale_of_each_batch_with_its_interval():
         assert shown["measured_steps"].value == 40 and shown["global_batch"].value == cell.global_batch
     assert all("McCandlish" in column.source for column in table.columns if "noise" in column.key)
     assert max(map(len, as_text(table).splitlines())) <= 100
-    assert any(said.startswith("Gradient noise scale at global batch 16: ") for said in summary(section))
+    worded(summary(section), about="Gradient noise")
     figure = next(figure for figure in figures_of(section) if figure.name == "noise-scale")
     assert b"noise scale (examples)" in render(figure, "svg")
 

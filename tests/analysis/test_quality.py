@@ -178,10 +178,11 @@ def test_the_report_tests_within_epochs_if_nothing_else_decides():
     assert any(one.startswith("No sign of a large-batch penalty within 4 epochs: ") for one in said), said
 
 
-def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps():
+def test_under_a_budget_of_epochs_it_says_that_these_are_fewer_steps(worded):
     studies = swept({10 * 2 ** k: 0.1 for k in range(5)})
     found = quality_of(studies, COLUMN, True, Budget(1, "epochs"))
-    assert found.penalty and any("fewer steps at a larger batch" in said for said in find_quality(found).more)
+    worded(find_quality(found).more, about="fewer steps")
+    assert found.penalty
     assert not quality_of(studies, COLUMN, True, Budget(100, "steps")).penalty
 
 

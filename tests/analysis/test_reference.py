@@ -239,7 +239,7 @@ def test_an_unknown_publication_is_an_error_naming_the_known_ones():
         beside_published([], "shallue2020")
 
 
-def test_a_search_is_held_against_the_published_one_at_as_many_trials():
+def test_a_search_is_held_against_the_published_one_at_as_many_trials(worded):
     """The published best is one of 100 trials, so that of eight lies above it by what 92 more trials would find."""
     made = [drawn(100 * at + number, steps, batch=batch, dataset="fashion_mnist", model="simple_cnn",
                   train_examples=55000) for at, (batch, fewest) in enumerate(((128, 700), (512, 400)))
@@ -254,4 +254,4 @@ def test_a_search_is_held_against_the_published_one_at_as_many_trials():
         assert point.log2_apart == pytest.approx(math.log2(point.equal.value / point.published))
     table = beside_published([curve], "shallue2019").tables[0]
     assert "at equal trials" in as_text(table)
-    assert any(note.endswith("they are what the best of 100 would need.") for note in table.notes)
+    worded(table.notes, about="best of")

@@ -170,10 +170,10 @@ def test_a_trial_stopped_at_an_easier_target_is_named():
     assert ":1; run" in said
 
 
-def test_a_trial_that_met_the_target_before_diverging_is_counted_apart():
+def test_a_trial_that_met_the_target_before_diverging_is_counted_apart(worded):
     found = section(trial(id=1), trial(id=2, seed=1, status=Status.INFEASIBLE),
                     trial(id=3, seed=2, status=Status.INFEASIBLE, error=(np.nan,) * 3))
-    assert any("1 of them after meeting" in said and ":2)" in said for said in left_out(found))
+    worded(left_out(found), about="of them")
 
 
 def test_probes_are_kept_out_of_the_sections_with_a_target():

@@ -210,7 +210,7 @@ def test_a_file_of_another_length_is_named_with_its_bytes_and_records(tmp_path, 
         refused(tmp_path)
 
 
-def test_files_under_each_others_names_are_told_by_the_published_checksums(tmp_path, monkeypatch, refused):
+def test_files_under_each_others_names_are_told_by_the_published_checksums(tmp_path, monkeypatch, refused, worded):
     write(tmp_path, "cifar_10")
     content = {name: content for name, (content, _, _) in made("cifar_10").items()}
     published = {name: hashlib.sha1(part).hexdigest() for name, part in content.items()}
@@ -221,7 +221,7 @@ def test_files_under_each_others_names_are_told_by_the_published_checksums(tmp_p
     changed = bytes([content["data_batch_1.bin"][0]]) + bytes([content["data_batch_1.bin"][1] ^ 1]) + \
         content["data_batch_1.bin"][2:]
     (tmp_path / "data_batch_1.bin").write_bytes(changed)
-    assert load(tmp_path).notes == ("not the published bytes, as sha1 shows: data_batch_1.bin",)
+    worded(load(tmp_path).notes)
     (tmp_path / "data_batch_4.bin").write_bytes(changed)
     refused(tmp_path)
 
