@@ -74,8 +74,8 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
         return [one for one in (*states.of(study).results, *repeats) if one.pieces]
     path = collect(out, study.name, choose, {"sweep": json.dumps(study.sweep.record)},
                    {"trials": study.spec.trials, "max_draws": study.spec.max_draws})
-    searches = searches_in(path)
-    if not (said := [line for search in searches for line in lines(search)]):
+    closed = searches_in(path)
+    if not (said := [line for search in closed for line in lines(search)]):
         results = states.ledger.results(study.name)
         said = [f"{study.name}: no trial has begun; {results[max(results)].reason if results else 'none has ended'}"]
     say("\n".join(said))
@@ -86,7 +86,7 @@ def close_one(states: SweepState, say: Callable[[str], object], begun: bool = Fa
         for spec in study.sweep.studies:
             path = os.path.join(out, f"{spec.name}.h5")
             if os.path.exists(path):
-                searches = searches_in(path)
+                searches = closed if spec.name == study.name else searches_in(path)
                 found[""] += searches
                 found.setdefault(spec.optimizer, []).extend(searches)
         for optimizer in sorted(tuned.keys() & found.keys()):
