@@ -19,7 +19,7 @@ import operator
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex
 
 import h5py
@@ -124,10 +124,9 @@ class LogWriter:
         span = self._texts.span(stop_reason)
         self.flush()
         with self._writing():
-            self._file["trials/stop_reason"][row] = span
-            self._file.flush()
-            self._file["trials/status"][row] = int(Status(status))
-            self._file.flush()
+            for name, value in (("stop_reason", span), ("status", Status(status))):
+                _write(self._file[f"trials/{name}"], row, [value])
+                self._file.flush()
 
     def flush(self, sync: bool = False) -> None:
         """Writes the buffered rows, then says how many are whole. ``sync`` also has the disk keep them (fsync)."""
@@ -142,11 +141,11 @@ class LogWriter:
                         first = self._written[table]
                         self._written[table] += len(self._cells[table][0])
                         for dataset, cells in zip(self._datasets[table], self._cells[table]):
-                            _write(dataset, first, np.array(cells, dataset.dtype))
+                            _write(dataset, first, cells)
                             cells.clear()
                     self._flush_file(sync)
                 for table in changed:
-                    self._file[table]["committed_rows"][0] = self._written[table]
+                    _write(self._file[f"{table}/committed_rows"], 0, [self._written[table]])
             if changed or sync:
                 self._flush_file(sync)
             if sync and not self._name_kept:
@@ -271,13 +270,13 @@ class LogWriter:
             raise LogError(self._dead) from error
 
 
-def _write(dataset: h5py.Dataset, first: int, values: np.ndarray) -> None:
+def _write(dataset: h5py.Dataset, first: int, rows: Sequence[Any] | np.ndarray) -> None:
     """Writes rows from ``first`` on; room is made a chunk at a time, so that the file's own tables seldom change."""
-    end = first + len(values)
-    if end > dataset.id.shape[0]:
+    values, space = np.asarray(rows, dataset.dtype), dataset.id.get_space()
+    if (end := first + len(values)) > space.shape[0]:
         step = dataset.chunks[0]
         dataset.resize(-(-end // step) * step, axis=0)
-    space = dataset.id.get_space()
+        space = dataset.id.get_space()
     space.select_hyperslab((first, *[0] * (values.ndim - 1)), values.shape)
     dataset.id.write(h5py.h5s.create_simple(values.shape), space, values)       # dataset[first:end] takes twice as long
 

@@ -34,7 +34,7 @@ from .ledger import FIRST_REPEAT, DrawResult, Ledger, Owner
 from .pruning import StudyState, failed_alike, threshold, winner
 from .studies import Study
 
-POLL_SECONDS = 0.5
+POLL_SECONDS, FLUSH_SECONDS = 0.5, 10.0     # the latter between writes of a long trial's rows, at evaluations
 STEP_EXAMPLES = 32      # assumed fixed cost of a step in examples, until trials were timed
 Claim = tuple[str, int, int]        # a trial that this group has claimed: study, number, attempt
 WAIT, NONE = "wait", "none"
@@ -339,7 +339,7 @@ class Farm:
         if self._writer is None:
             path = os.path.join(self.state.ledger.out, "logs", f"{self.owner.name}.h5")
             self._writer = open_log(path, job.plan, job.workload.metrics, self.group.versions(), self._tables,
-                                    optional=("waited_seconds",))
+                                    optional=("waited_seconds",), flush_seconds=FLUSH_SECONDS)
         trial, self._begun = self._begun, self._begun + 1
         record = {**job.plan.as_record({"workload": study.sweep.workload, **job.settings.asked()}),
                   "job": without_lines(job.plan.job), "sweep": study.record(number)}

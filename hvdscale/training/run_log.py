@@ -30,7 +30,7 @@ TRIAL = 0       # a training run's log holds one trial
 
 
 def open_log(path: str, plan: Plan, metrics: Mapping[str, str], group: dict[str, str], more: Iterable[str] = (),
-             optional: Iterable[str] = (), **how: bool) -> LogWriter:
+             optional: Iterable[str] = (), **how: bool | float) -> LogWriter:
     """A log for trials of plans like this one; group: versions of the transport; how: see LogWriter."""
     metrics, commit = with_averaged(metrics, plan.average), commit_of(".")
     versions = {"hvdscale": __version__, "python": platform.python_version(), "torch": torch.__version__,

@@ -33,7 +33,7 @@ OF_SETTINGS = "exact = true", "precision = fp16"
 def make_model(workload: Workload, plan: Plan, device: torch.device) -> nn.Module:
     """The model drawn from the seed in fp32 on the CPU, so the same in every precision; raises UsageError."""
     with OwnGenerators():
-        seed_generators(stream_key(plan.seed, "model"))
+        seed_generators(stream_key(plan.seed, "model"), gpus=device.type != "cpu")
         model = build_model(workload, plan.model_args)
     for name, values in [*model.named_parameters(), *model.named_buffers()]:
         if values.is_meta:
