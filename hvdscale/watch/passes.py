@@ -121,13 +121,12 @@ def install(watch: Watch) -> None:
 
 
 def _follow_loss(watch: Watch, name: str) -> None:
-    signature = inspect.signature(getattr(functional, name))
+    defaults = {key: one.default for key, one in inspect.signature(getattr(functional, name)).parameters.items()}
 
     def loss(value, *args, **options):
         if getattr(value, "requires_grad", False) and not torch.compiler.is_compiling() and not in_transform():
-            given = signature.bind(*args, **options)
-            given.apply_defaults()
-            watch.tell("loss", name, value, given.arguments, line_of_call())
+            given = {**defaults, **dict(zip(defaults, args)), **options}        # as by bind, which takes 8 us
+            watch.tell("loss", name, value, given, line_of_call())
     watch.patches.after(functional, name, loss)
 
 
