@@ -144,29 +144,30 @@ class Listing:
         self.folder = folder
         # of each draw: those with a file of each kind; its result counts as attempt 0
         self.attempts: dict[int, dict[str, set[int]]] = defaultdict(lambda: {kind: set() for kind in KINDS})
-        self.finished: set[int] = set()         # the draws with a result
+        self.finished: dict[int, bool] = {}     # the draws with a result, in the order in which they were found
+        self.begun: dict[int, bool] = {}        # those with other files alone
         self._names: dict[str, set[str]] = {"": set()}          # by folder
+        self._whole: set[str] = set()           # folders whose draws all have results
 
     def refresh(self, number: int | None = None) -> bool:
         """List all draws, or only the folder of one; False if files are gone that were there: list with a new one.
         Raises LogError if a folder cannot be read."""
         if number is not None:
             return self._list(folder_of(number))
-        return self._list("") and all(map(self._list, filter(_FOLDER.fullmatch, list(self._names[""]))))
+        return self._list("") and all(map(self._list, filter(_FOLDER.fullmatch, self._names[""] - self._whole)))
 
     def _list(self, folder: str) -> bool:
-        known = self._names.get(folder, set())
-        if folder and self.finished.issuperset(range(int(folder), int(folder) + FOLDER_DRAWS)):
-            return True
-        names = set(_names_in(os.path.join(self.folder, folder)))
+        known, names = self._names.get(folder, set()), set(_names_in(os.path.join(self.folder, folder)))
         if any(map(_NAME.fullmatch, known - names)):
             return False
         self._names[folder] = names
         for found in filter(None, map(_NAME.fullmatch, names - known)):
             number, result, kind, attempt = found.groups()
             self.attempts[int(number)][result or kind].add(int(attempt or 0))
-            if result:
-                self.finished.add(int(number))
+            (self.finished if result else self.begun)[int(number)] = True
+        self.begun = {number: True for number in self.begun if number not in self.finished}
+        if folder and all(number in self.finished for number in range(int(folder), int(folder) + FOLDER_DRAWS)):
+            self._whole.add(folder)
         return True
 
 
@@ -226,7 +227,7 @@ class Ledger:
         finished = self._listing(study).finished
         seen = self._results.setdefault(study, {})
         if len(seen) < len(finished):
-            seen.update({number: self._read_result(study, number) for number in sorted(finished - seen.keys())})
+            seen |= {number: self._read_result(study, number) for number in sorted([*finished][len(seen):])}
         return seen
 
     def take_back(self, study: str, kinds: Iterable[str]) -> list[int]:
@@ -323,9 +324,8 @@ class Ledger:
     def _held(self, study: str) -> dict[int, dict]:
         """The newest claim of each draw without a result, unless it was released."""
         listing = self._listing(study)
-        claims = {number: self._newest_claim(study, number, listing.attempts[number])
-                  for number in sorted(listing.attempts.keys() - listing.finished)}
-        return {number: claim for number, claim in claims.items() if claim}
+        claims = ((number, self._newest_claim(study, number, listing.attempts[number])) for number in listing.begun)
+        return {number: claim for number, claim in sorted(claims) if claim}
 
     def _files(self, study: str, number: int) -> dict[str, set[int]]:
         return {kind: set(attempts) for kind, attempts in self._listing(study, number).attempts[number].items()}
