@@ -118,5 +118,5 @@ def claims(shape, count, searches, seed=0, tolerance=0.2):
             if landscape and landscape.bracketed and landscape.tried(rate):
                 claimed = landscape.loss(rate, 0.95).low > 1 + tolerance
                 found[lost].append((claimed, claimed and trials_confirm(landscape, rate, *trials, 1 + tolerance)))
-    false, true = (np.mean(found[lost], 0) for lost in (False, True))
+    false, true = (np.reshape(found[lost], (-1, 2)).mean(0) for lost in (False, True))        # NaN of none
     return float(false[1]), float(true[1] / true[0]), float(false[0])
