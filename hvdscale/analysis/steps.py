@@ -210,8 +210,7 @@ class RunCell:
     workers   one, or in a table by batch every count that ran it
     diverged  INFEASIBLE trials of the best setting
     keys      of the trials that its estimates come from
-    alike     equal for cells of repeats, see trials.py
-    updates   equal for cells with the same updates and evaluations: the same settings under the same seeds
+    alike     equal for repeats; ``updates``: for the same settings and seeds, so the same updates and evaluations
     searched  whether its steps are the fewest of a search's trials; ``trials``: its feasible ones, 0 of repeats
     met       the number of seeds that met the target
     tokens_per_example      that the loss counts in the steps to target; NaN: it counts examples"""
@@ -228,9 +227,8 @@ class RunCell:
     apart: Mapping[SeedKey, float] = field(default_factory=dict)    # see without_apart
 
     def __post_init__(self) -> None:
-        first = self.considered[0]
-        self.alike = next(trial.alike for trial in self.considered if trial.setting == self.setting)
-        own = [trial for trial in self.considered if trial.alike == self.alike]
+        first, chosen = self.considered[0], next(one for one in self.considered if one.setting == self.setting)
+        self.alike, own = chosen.alike, [trial for trial in self.considered if trial.alike == chosen.alike]
         self.global_batch, self.batches, self.sync = first.global_batch, first.batches, first.sync
         self.workers = tuple(sorted({trial.workers for trial in self.considered}))
         self.diverged = tuple(trial for trial in own if trial.status == Status.INFEASIBLE)

@@ -99,8 +99,7 @@ class Trial:
         problem = {name: value for name, value in self.problem.items()
                    if (value is not None or name not in LATER_FIELDS) and name != "seed"}
         if self.sweep:          # as under the rule ``tuned`` with the same updates
-            tuned = {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": self.global_batch,
-                     "lr_factor": 1.0}
+            tuned = dict(lr_rule=TUNED, base_lr=problem.get("peak_lr"), base_batch=self.global_batch, lr_factor=1.0)
             problem |= {name: value for name, value in tuned.items() if name in problem}
         if not problem.keys() - {"train_examples", "config"}:
             problem |= drawn

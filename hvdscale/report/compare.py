@@ -46,10 +46,9 @@ def comparison_table(comparison: Comparison) -> Table:
         return Cell(", ".join(said), ", ".join(said), below=f"{lost[0]}, {lost[1]} div." if any(lost) else "")
 
     def verdict(tests: Sequence[Test]) -> Cell:
-        """With what is not ok; with all that was judged where steps were not."""
         worst = worst_of(test.verdict for test in tests)
-        some = worst != OK or target and STEPS not in [test.measure for test in tests]
-        about = [NAMES[test.measure] for test in tests if some and test.verdict == worst]
+        partial = target and STEPS not in [test.measure for test in tests]      # no cell's steps could be compared
+        about = [NAMES[test.measure] for test in tests if test.verdict == worst and (worst != OK or partial)]
         return Cell(worst, worst, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
     steps: Cells = {"steps_before": lambda cell: _steps(cell.baseline),
                     "steps_after": lambda cell: _steps(cell.candidate)} if target else {}

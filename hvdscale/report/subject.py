@@ -61,8 +61,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                sizes: Texts = (), laws: Texts = (), spell: Callable[[str], str] = str) -> ReportRequest:
     """The request; raises UsageError for a value that means nothing.
 
-    spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
-    """
+    spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within"""
     if trials is not None and trials < 1:
         raise UsageError(f"{spell('trials')} {trials}: is a number of trials, 1 or more")
     if crossing not in CROSSINGS:
@@ -131,8 +130,7 @@ class Subject(Section):
 
     @cached_property
     def plan(self) -> WorkerPlan | None:
-        """How many workers to take of the counts that were run, those whose runs did not end or were not timed
-        included; None where there is no choice."""
+        """How many workers to take of the counts that were run, ended and timed or not; None: there is no choice."""
         timed = {one.workers for one in timings_of(self.trials).found}
         if not self.target or len(timed) < 2:
             return None
