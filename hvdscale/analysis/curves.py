@@ -3,8 +3,8 @@ scales perfectly (Shallue et al. 2019, section 4.1).
 
 A search may be cut off by the rates that it tried: the best rate of a batch lies beyond all of them. So where steps
 still fall over the upper (or lower) part of the rates tried at the largest (or smallest) batches, by rank correlations
-that chance seldom exceeds together, do not surely rise again at the end, and few trials lie beyond the best ones, more
-may be found farther out. Trials that diverged count as beyond; unmet ones are ranked by the best that they reached.
+that chance seldom exceeds together, do not rise again at the end, and few trials lie beyond the best ones, more may be
+found farther out. Trials that diverged count as beyond; unmet ones are ranked by the best that they reached.
 
 One setting under one seed is the same sequence of updates at any worker count: all of a batch share one row.
 
@@ -248,12 +248,12 @@ def ends_of(rates: np.ndarray, steps: np.ndarray, diverged: np.ndarray, values: 
 
 
 def _rises_again(rates: np.ndarray, steps: np.ndarray) -> bool:
-    """Whether steps surely (three standard errors) rise at the largest rate, by a parabola in logarithms."""
+    """Whether steps rise at the largest rate, by a standard error or more, by a parabola in logarithms."""
     met = np.isfinite(steps) & (steps > 0)
     if len(np.unique(rates[met])) < LEAST - 1:
         return False
     (_, slope, _), errors = np.polyfit(rates[met] - rates.max(), np.log(steps[met]), 2, cov=True)
-    return bool(slope > 3 * np.sqrt(errors[1, 1]))
+    return bool(slope > np.sqrt(errors[1, 1]))
 
 
 def list_whole(batches: Sequence[int], ends: Sequence[np.ndarray | None]) -> tuple[int, ...]:

@@ -181,9 +181,9 @@ def _cells(runs: Sequence[RunToTarget], options: Options
 
     repeats = [cell for cell in (synced or by_batch).values() if not cell.searched]
     ratios = seeds_apart([cell.samples.steps for cell in repeats])
-    late = {cell.setting: {seed: float(ratio) for seed, ratio in zip(cell.samples.seeds, own) if ratio > 1}
+    late = {cell.alike: {seed: float(ratio) for seed, ratio in zip(cell.samples.seeds, own) if ratio > 1}
             for cell, own in zip(repeats, ratios) if (own > 1).any()}
-    cells, by_batch, synced = ({key: cell.without_apart(late[cell.setting]) if cell.setting in late else cell
+    cells, by_batch, synced = ({key: cell.without_apart(late[cell.alike]) if cell.alike in late else cell
                                 for key, cell in found.items()} for found in (cells, by_batch, synced))
     return tuple(slow.items()), [*cells.values()], [*by_batch.values()], [*synced.values()]
 
@@ -198,7 +198,7 @@ def pools_of(cells: Sequence[RunCell], by_batch: Sequence[RunCell] = ()) -> Pool
     for name in OF_STEPS:
         spread = pooled_censored(_measured(by_batch, name), reached, batches)
         cell[name] = crossed(spread, [getattr(one.samples, name) for one in by_batch], batches) if alike else spread
-    settings = group_by(cells, lambda cell: cell.setting).values()
+    settings = group_by(cells, lambda cell: cell.alike).values()
     for name in OF_SECONDS:
         parts = []
         for group in settings:

@@ -210,15 +210,15 @@ class RunCell:
     workers   one, or in a table by batch every count that ran it
     diverged  INFEASIBLE trials of the best setting
     keys      of the trials that its estimates come from
-    updates   equal for cells with the same sequences of updates: one setting under the same seeds
+    alike     equal for repeats; ``updates``: for the same settings and seeds, so the same updates and evaluations
     searched  whether its steps are the fewest of a search's trials; ``trials``: its feasible ones, 0 of repeats
     met       the number of seeds that met the target
     tokens_per_example      that the loss counts in the steps to target; NaN: it counts examples"""
 
     runs: tuple[RunToTarget, ...]           # that ended, of the best setting
     considered: tuple[Trial, ...]   # every trial of the cell that ended or diverged, at least one
-    setting: str
-    settings: int                   # tried in this cell
+    setting: str                    # of the first of its trials
+    settings: int                   # tried in this cell, apart from the spacing of evaluations
     samples: Samples
     confidence: float
     pools: Pools = Pools()          # the spreads shared with the other cells of its section
@@ -227,12 +227,13 @@ class RunCell:
     apart: Mapping[SeedKey, float] = field(default_factory=dict)    # see without_apart
 
     def __post_init__(self) -> None:
-        first, own = self.considered[0], [trial for trial in self.considered if trial.setting == self.setting]
+        first, chosen = self.considered[0], next(one for one in self.considered if one.setting == self.setting)
+        self.alike, own = chosen.alike, [trial for trial in self.considered if trial.alike == chosen.alike]
         self.global_batch, self.batches, self.sync = first.global_batch, first.batches, first.sync
         self.workers = tuple(sorted({trial.workers for trial in self.considered}))
         self.diverged = tuple(trial for trial in own if trial.status == Status.INFEASIBLE)
         self.keys = tuple(run.trial.key for run in self.runs)
-        self.updates = self.setting, self.samples.seeds
+        self.updates = self.alike, frozenset((run.trial.setting, run.trial.seed_key) for run in self.runs)
         self.searched = bool(self.draws) and not np.isnan(self.draws[0].steps)
         self.trials = len(self.draws) if self.searched else 0
         self.met = int(np.isfinite(self.samples.steps).sum()) + len(self.apart)
@@ -337,14 +338,14 @@ def cell_of(runs: Sequence[RunToTarget], confidence: float = CONFIDENCE) -> RunC
     second. Ties go to the first log and trial id. In a search, the best setting is that of the single trial with the
     fewest steps, whatever its repeats needed."""
     ended = sorted((run for run in runs if run.conclusive), key=lambda run: run.trial.key)
-    settings = group_by(ended, lambda run: run.trial.setting)
-    setting = min(settings, key=lambda setting: _rank(settings[setting]))       # min keeps the first of equals
-    best = tuple(run for run in settings[setting] if run.ended)
+    settings = list(group_by(ended, lambda run: run.trial.alike).values())
+    own = min(settings, key=_rank)          # min keeps the first of equals
+    best = tuple(run for run in own if run.ended)
     drawn = next((run.trial.study for run in best if run.trial.sweep and not run.trial.sweep["repeat"]), None)
     draws = {run.trial.sweep["draw"]: run for run in runs if drawn and run.trial.study == drawn
              and not run.trial.sweep["repeat"] and (run.trial.status == Status.COMPLETE or run.trial.pruned)}
-    return RunCell(best, tuple(run.trial for run in ended), setting, len(settings), Samples(best), confidence,
-                   draws=tuple(draws[number] for number in sorted(draws)))
+    return RunCell(best, tuple(run.trial for run in ended), own[0].trial.setting, len(settings), Samples(best),
+                   confidence, draws=tuple(draws[number] for number in sorted(draws)))
 
 
 def cells_by(runs: Iterable[RunToTarget], confidence: float, names: Sequence[str] = ("workers", "global_batch")

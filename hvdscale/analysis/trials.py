@@ -2,8 +2,8 @@
 
 Runs whose batch changes are a workload of their own, so that a study over batch sizes never takes them in.
 
-A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials of one
-setting that differ only by seed are repeats, as are those of unknown seed, but not other programs' runs of which
+A *setting* is everything but the seed that determines a trial's updates, plus the spacing of evaluations. Trials whose
+settings differ at most in that spacing are repeats, also those of unknown seed, but not other programs' runs of which
 nothing is known: each has its own. The worker count is not part of a setting: it does not change the updates. Where a
 trial changed its worker count partway, only its steps count; its times are treated as not measured."""
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Trial:
                   measured beside steps and times (see timings.py), its place in a search, and among branches of a run
     target        its plan's, as text; None: no target
     sync          replicas, and the steps between their synchronizations
-    setting       JSON; equal for repeats
+    setting       JSON; ``alike``: it without the spacing of evaluations, equal for repeats
     step          steps done; ``train_seconds`` in them, NaN: not measured; ``metrics`` by split/metric
     step_parts    None: its steps were not timed in parts; ``noise``, None: the noise scale was not measured
     examples_per_second     over all its steps; NaN where none was timed
@@ -85,28 +85,28 @@ class Trial:
         self.lacked_cores = self.execution.get("local_workers", 0) > self.execution.get("cores", np.inf)
         self.without_core = max([waited, *(self.measured.get("without_core") or [])])
         self.crowded = self.lacked_cores or self.without_core > LOST
-        self.setting = self._describe_setting(rows, row)
+        described = self._describe_setting(rows, row)
+        spacing = {name: self.measurement.get(name) for name in ("eval_every", "eval_every_examples")}
+        self.setting = json.dumps(described | spacing, sort_keys=True)
+        self.alike = self.setting if self.problem.get("plateau") else json.dumps(described, sort_keys=True)
         of_study = [self.sweep.get(name) for name in ("study", "space", "objective", "targets", "prune_keep", "seed")]
         self.study = (self.workload, self.global_batch, json.dumps(of_study)) if self.sweep else None
 
-    def _describe_setting(self, rows: TrialRows, row: int) -> str:
-        """See the module's docstring; of an imported log only the metaparameters are known."""
+    def _describe_setting(self, rows: TrialRows, row: int) -> dict[str, Any]:
+        """What determines the updates; of an imported log only the metaparameters are known."""
         source = rows.table["source"][row] if "source" in rows.table else ""
         drawn = {METAPARAMETER + name: float(values[row]) for name, values in rows.metaparameters.items()}
         problem = {name: value for name, value in self.problem.items()
                    if (value is not None or name not in LATER_FIELDS) and name != "seed"}
         if self.sweep:          # as under the rule ``tuned`` with the same updates
-            tuned = {"lr_rule": TUNED, "base_lr": problem.get("peak_lr"), "base_batch": self.global_batch,
-                     "lr_factor": 1.0}
+            tuned = dict(lr_rule=TUNED, base_lr=problem.get("peak_lr"), base_batch=self.global_batch, lr_factor=1.0)
             problem |= {name: value for name, value in tuned.items() if name in problem}
         if not problem.keys() - {"train_examples", "config"}:
             problem |= drawn
         known = self.plan.get("search") is not None or problem.keys() - {"train_examples", *drawn} or not np.isnan(
             list(drawn.values())).all()
-        measured = {name: self.measurement.get(name) for name in ("eval_every", "eval_every_examples")}
         alone = not known and self.seed == UNKNOWN_SEED and '"imported": "runs"' in source
-        return json.dumps({"problem": problem, **measured, "global_batch": self.global_batch,
-                           "own": self.key if alone else None}, sort_keys=True)
+        return {"problem": problem, "global_batch": self.global_batch, "own": self.key if alone else None}
 
     def rows_with(self, column: str) -> np.ndarray:
         """The evaluations that measured a metric, by index: a row where it is NaN is no evaluation of it."""

@@ -47,7 +47,8 @@ def comparison_table(comparison: Comparison) -> Table:
 
     def verdict(tests: Sequence[Test]) -> Cell:
         worst = worst_of(test.verdict for test in tests)
-        about = [NAMES[test.measure] for test in tests if test.verdict == worst != OK]
+        partial = target and STEPS not in [test.measure for test in tests]      # no cell's steps could be compared
+        about = [NAMES[test.measure] for test in tests if test.verdict == worst and (worst != OK or partial)]
         return Cell(worst, worst, below=", ".join(about[:2]) + (" ..." if len(about) > 2 else ""))
     steps: Cells = {"steps_before": lambda cell: _steps(cell.baseline),
                     "steps_after": lambda cell: _steps(cell.candidate)} if target else {}

@@ -25,6 +25,7 @@ from ..analysis.trials import JobKey, Trial
 from ..analysis.worker_plan import Request, WorkerPlan, plans_of
 from ..errors import UsageError
 from ..formatting.screen import Tell
+from ..log.schema import Status
 from ..target import Target
 from .document import Document, Part
 from .texts import GENERAL
@@ -60,8 +61,7 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                sizes: Texts = (), laws: Texts = (), spell: Callable[[str], str] = str) -> ReportRequest:
     """The request; raises UsageError for a value that means nothing.
 
-    spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
-    """
+    spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within"""
     if trials is not None and trials < 1:
         raise UsageError(f"{spell('trials')} {trials}: is a number of trials, 1 or more")
     if crossing not in CROSSINGS:
@@ -130,12 +130,14 @@ class Subject(Section):
 
     @cached_property
     def plan(self) -> WorkerPlan | None:
-        """How many workers to take of the counts that were run; None where there is no choice."""
-        counts = tuple(sorted({one.workers for one in timings_of(self.trials).found}))
-        if not self.target or len(counts) < 2:
+        """How many workers to take of the counts that were run, ended and timed or not; None: there is no choice."""
+        timed = {one.workers for one in timings_of(self.trials).found}
+        if not self.target or len(timed) < 2:
             return None
         group = JobResults(self.workload, self.trials, (replace(self, noise=()),))
-        [plan] = plans_of(group, Request(counts, confidence=self.options.confidence))
+        unknown = {one.workers for one in self.trials if one.status in (Status.RUNNING, Status.INCOMPLETE)
+                   or one.status == Status.COMPLETE and math.isnan(one.examples_per_second)}
+        [plan] = plans_of(group, Request(tuple(sorted(timed | unknown)), confidence=self.options.confidence))
         return plan if isinstance(plan, WorkerPlan) and len(plan.options) > 1 else None
 
 

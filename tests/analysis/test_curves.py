@@ -51,6 +51,12 @@ def expected(steps, last=()):
     return best_of(steps, steps - EVERY, np.array([*steps[:len(steps) - len(last)], *last], float))
 
 
+@pytest.mark.parametrize("fewest, said", [(2000, True), (900, False), (550, False)])
+def test_a_batch_between_two_that_need_surely_fewer_steps_is_named(fewest, said):
+    found = curve(*sweep([(64, 1600), (128, 800), (256, fewest), (512, 500)], 20))
+    assert ("Batch 256 surely needs more steps" in " ".join(curve_said(found))) == said
+
+
 @pytest.mark.parametrize("made, steps, counts", [
     ([drawn(0, 900), drawn(1, 600), drawn(2, 600), drawn(3), drawn(4, 800)], ([900, 600, 600, 800], [3000]), (5, 4, 0)),
     ([drawn(0, 600), drawn(1, 700), drawn(2, 2000, pruned=700)], ([600, 700], [700]), (3, 2, 0)),

@@ -186,6 +186,14 @@ def test_a_probe_of_several_worker_counts_gives_way_to_one_that_was_timed():
     assert [run.trial.id for run in cell(fast, slow, target=None).runs] == [2]
 
 
+def test_seeds_that_were_evaluated_more_or_less_often_are_repeats():
+    made = [trial(id=at, seed=at, steps=(0, every, 4 * every), eval_every=every) for at, every in ((1, 90), (2, 100))]
+    found = cell(*made, trial(id=3, seed=3, eval_every=70, error=(0.9, 0.9, 0.9)))
+    assert (found.met, len(found.samples.seeds), found.settings) == (2, 3, 1)
+    adapts = [trial(id=at, seed=at, eval_every=at, problem={"plateau": {"metric": "val/error"}}) for at in (1, 2)]
+    assert cell(*adapts).settings == 2          # where an evaluation may lower the learning rate
+
+
 def test_mixed_workloads_are_never_one_group():
     trials = read_trials(log(trial(id=1), trial(id=2, model="other"), trial(id=3, optimizer="sgd"),
                              trial(id=4, train_examples=500), trial(id=5, model_args={"width": 2}),

@@ -125,6 +125,12 @@ def test_single_runs_at_several_worker_counts_tell_together():
     assert comparison.verdict == REGRESSION and "at all cells together (1.50 times" in verdict_line([comparison])
 
 
+def test_the_row_over_all_cells_says_where_speed_alone_was_judged():
+    unmet = [trial(at, (0, 100), (0.9, 0.5), seed=at, workers=1 + at % 2, batch=32 + at % 2) for at in range(6)]
+    verdict = comparison_table(compared(unmet, unmet)[0]).rows[-1].cells[-1]
+    assert (verdict.value, verdict.below) == (OK, "throughput")
+
+
 def test_worker_counts_of_the_same_updates_count_once():
     def at_three(steps, **changes):
         return [one for workers in (1, 2, 4) for one in cell(steps, workers, 32, **changes)]

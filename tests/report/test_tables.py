@@ -24,6 +24,7 @@ from hvdscale.plan.schedule import Schedule
 from hvdscale.report.pages import document_of_logs, make
 from hvdscale.report.output import as_json
 from hvdscale.report.runs import read
+from hvdscale.report.subject import Subject
 from hvdscale.report.views.cells import describe_cells
 from hvdscale.report.table import Cell, Column, Row, Table, as_csv, as_text, steps_cell
 from hvdscale.target import Target
@@ -369,3 +370,12 @@ def test_tables_are_printed_before_what_draws_is_imported_and_no_trainer_is(tmp_
                           timeout=300)
     *loaded, last = re.findall("LOADED (.*)", done.stdout)
     assert set(loaded) == {"[]"} and last == "['jinja2', 'matplotlib']" and "val/error<0.2" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("changes", [{"status": Status.INCOMPLETE}, {"seconds": [math.nan] * 3}])
+def test_a_count_whose_runs_did_not_end_or_were_not_timed_is_weighed_beside_the_others(changes):
+    made = [trial(2 * workers + seed, workers=workers, batch=32 * workers, seed=seed,
+                  steps=(0, 400, 800 // workers + 400), **(changes if workers == 4 else {}))
+            for workers in (1, 2, 4) for seed in (0, 1)]
+    [section] = sections(log(*made))
+    assert [option.workers for option in Subject(**vars(section)).plan.options] == [1, 2, 4]

@@ -81,6 +81,10 @@ def curve_findings(curve: Curve) -> Iterator[Finding]:
     where their counts differ; which were left out, or extrapolated."""
     if curve.cut:
         yield SCALING.find("cut", none=not curve.whole, **{"until": None, "start": None, **curve.cut})
+    for at, point in enumerate(curve.judged):
+        if all(point.steps.low > min((one.steps.high for one in others), default=np.inf)
+               for others in (curve.judged[:at], curve.judged[at + 1:])):
+            yield SCALING.find("more_than_both", batch=point.global_batch, steps=point.steps.value)
     yield from find_regimes(curve.regimes, [point.global_batch for point in curve.judged],
                             [point.steps for point in curve.judged], [point.met > 0 for point in curve.judged])
     counts = {point.global_batch: point.trials for point in curve.points if point.trials}
@@ -191,18 +195,16 @@ def as_fitted(estimate: Estimate) -> str:
 
 def early_crossing(subject: Subject) -> Iterator[Part]:
     """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
-    lasting ones."""
+    lasting ones. Their mean is NaN where one is unknown, inf where one did not last."""
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
     for cell in subject.batches.cells if subject.batches and subject.options.crossing == FIRST else ():
-        found = [] if cell.searched else [crossing_of(run.trial, subject.goal) for run in cell.runs]
-        met = [one for one in found if one is not None]         # unknown for one: NaN; inf where one did not last
+        met = [one for run in cell.runs if not cell.searched and (one := crossing_of(run.trial, subject.goal))]
         lasting = float(geometric_mean([one.steps for one in met])) if met else math.nan
         if lasting > cell.steps.high and all(one.after for one in met):
             early.append((cell.steps.value / lasting, cell, met, lasting))
     if early:                   # the batch at which by most
         _, cell, met, lasting = min(early, key=lambda one: one[0])
-        after, met_after, model = (sum(getattr(one, name) for one in met)
-                                   for name in ("after", "met_after", "modelled"))
+        after, met_after, model = (sum(map(attrgetter(name), met)) for name in ("after", "met_after", "modelled"))
         more = [SCALING.say("early_option"), SCALING.say_if("early_model", model)]
         yield SCALING.find("early", None, more, batch=cell.global_batch, target=subject.target, first=cell.steps,
                            lasting=lasting if np.isfinite(lasting) else None, model=bool(model), after=after or None,
