@@ -13,7 +13,8 @@ pass takes a fixed share, uniform, of its time whatever its examples. Links that
 prior, those between nodes not much faster than those that were timed within one.
 
 Few workers pause for long, but mean times hardly distinguish such a wait, which saturates, from slow links. So an
-interval is a hull: by the prior of practice, LIKELY, and unless the timings refute it, of a wait that is SATURATING."""
+interval is a hull: by the prior of practice, LIKELY, and, unless the timings refute it, of a wait that is SATURATING.
+"""
 from __future__ import annotations
 
 from collections import namedtuple

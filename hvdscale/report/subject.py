@@ -61,7 +61,8 @@ def request_of(*, budgets: Texts = (), compare: Texts = (), paper: str | None = 
                sizes: Texts = (), laws: Texts = (), spell: Callable[[str], str] = str) -> ReportRequest:
     """The request; raises UsageError for a value that means nothing.
 
-    spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within"""
+    spell   how a message writes an argument's name, such as ``--rule-within`` for rule_within
+    """
     if trials is not None and trials < 1:
         raise UsageError(f"{spell('trials')} {trials}: is a number of trials, 1 or more")
     if crossing not in CROSSINGS:

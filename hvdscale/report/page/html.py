@@ -4,7 +4,7 @@ import math
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from importlib import resources
@@ -30,7 +30,7 @@ SHORTER = (                 # what a tag of an SVG on a page can do without
     (r"\s*\n\s*", " "), (r' transform="rotate\(-0 [^"]*"', ""), (r";?stroke-linejoin:miter", ""))
 PLACE, PALETTE = Markup("<!--figure {}-->"), "/*palette*/"
 WIDEST = 1.6                # pixels of a figure for each of its points
-INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")      # in brackets, which stays on one line
+INTERVAL = re.compile(r"\([\d.,kMG]+-[\d.,kMG]+\)")
 SENTENCES = re.compile(r"(?<=[\w)]\.) (?=[A-Z])")          # where one begins
 EACH_END = 5        # rows of a long table shown from its start, and from its end
 LONGEST = 40        # letters of a value; a plan has thousands
@@ -73,9 +73,10 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)
 
 
-def _subject_of(figure: Figure) -> str:
-    """Of the figures under one heading; "": of none."""
-    return next((subject for subject, names in GENERAL.words("subject").items() if re.match(names, figure.name)), "")
+def _by_subject(figures: Iterable[Figure]) -> list[tuple[str, list[Figure]]]:
+    """(subject, its figures) in their order; "": of none."""
+    return list(group_by(figures, lambda figure: next(
+        (subject for subject, names in GENERAL.words("subject").items() if re.match(names, figure.name)), "")).items())
 
 
 def _trials_of(keys: TrialKeys, files: Mapping[tuple[str, int], str]) -> Markup:
@@ -107,6 +108,11 @@ def _cells_of(row: Row) -> Markup:
         below = f"<small>{escape(_with_dash(cell.below))}</small>" if cell.below else ""
         found.append(f"<{tag}{look}{value}>{escape(cell.shown)}{below}</{tag}>")
     return Markup("".join(found))
+
+
+def _unbroken(said: str) -> Markup:
+    """A sentence of which the intervals in brackets stay on one line."""
+    return Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))
 
 
 def _inline(figure: Figure, drawn: bytes, anchor: str) -> Markup:
@@ -160,6 +166,5 @@ def notebook_html(part: str, **values: Any) -> str:
 # where templates are found; every text in them is escaped unless it is Markup
 ENVIRONMENT = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
 ENVIRONMENT.globals |= {
-    "by_subject": lambda figures: group_by(figures, _subject_of).items(), "cells_of": _cells_of, "counted": counted,
-    "split_sentences": SENTENCES.split, "listed": listed, "trials_of": _trials_of, "with_dash": _with_dash,
-    "unbroken": lambda said: Markup(INTERVAL.sub(r'<span class="range">\g<0></span>', str(escape(said))))}
+    "by_subject": _by_subject, "cells_of": _cells_of, "counted": counted, "split_sentences": SENTENCES.split,
+    "listed": listed, "trials_of": _trials_of, "unbroken": _unbroken, "with_dash": _with_dash}
