@@ -12,7 +12,7 @@ from ...errors import LogError
 from ...log.directions import better
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
-from .guessing import NAMES, split_of
+from .guessing import NAMES, say, split_of
 from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
@@ -21,10 +21,6 @@ SETTLED = event_files, wide_csv, json_lines, text_lines        # whose settings 
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
 WORD = re.compile(r"[a-zA-Z]+(?=[^/]*(?:/[^/]*)?$)")       # of the names of a file and its folder
-KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, DVCLive's, CSV "
-         "with a row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
-NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
-        r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")
 Place = tuple[ModuleType, str, dict[str, str]]      # format, path, other forms of the run with why they are not read
 
 
@@ -100,7 +96,7 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     if not runs:
         binary = [f"{name} is W&B's own file, which is not read: export the run's history as CSV" for path in paths
                   for _, _, names in os.walk(path) for name in names if name.endswith(".wandb")]
-        raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *binary[:1], *(left_out or ())]))
+        raise LogError("\n".join([say("none", paths=", ".join(paths)), *binary[:1], *(left_out or ())]))
     return runs
 
 

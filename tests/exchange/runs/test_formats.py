@@ -69,7 +69,7 @@ def test_what_trainers_print_is_read(of, tmp_path):
 def test_settings_and_counters_are_read_as_their_program_means_them_or_refused_with_the_next_move(of, tmp_path):
     for name, text in of["files"].items():
         (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "runs" / name).write_text(text)
+        (tmp_path / "runs" / name).write_text(text, of.get("encoding", "utf-8"))
     code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", *of.get("words", ()))
     if "refused" in of:
         assert code == 1 and of["refused"] in said.replace("\n", " ")
