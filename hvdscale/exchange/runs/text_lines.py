@@ -199,10 +199,10 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
             head = at
         text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
         if text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
-                begun and not found[0].isupper() or not found["plain"]) and (
-                (own := SPLIT.search(text)) or not COUNTED.search(NUMBER.split(text)[0])):     # as **** EPOCH 001 ****
-            split, below = split_of(own[0]) if own else "", at
-            continue
+                begun and not found[0].isupper() or not found["plain"]):
+            split, below = split_of(own[0]) if (own := SPLIT.search(text)) else "", at
+            if own or not COUNTED.search(NUMBER.split(text)[0]):            # else **** EPOCH 001 ****
+                continue
         if "maxDets" in text and (found := COCO.search(text)):
             text = f"val {''.join(filter(None, found.groups()))} = {text.rpartition('=')[2]}"       # AP50
         pieces = NUMBER.split(text.rstrip("\n"))
