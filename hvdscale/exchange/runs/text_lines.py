@@ -89,7 +89,7 @@ class Form:
             elif counter and (self.step is None or "global" in text.lower()):
                 self.within, self.step, self.total = self.step, place, place + 1 if of_total else None
             elif self.epoch is not None and place - self.epoch in (1, 2) and OF_BATCH.fullmatch(text):
-                self.within, self.total = place, place + 1 if of_total else None
+                self.within, self.total = place + (after == "-"), place + 1 if of_total else None       # or [20-40]
             elif of_total and self.epoch is not None and (
                     text.replace(" ", "") == "][" and place - 3 < self.epoch or text == " [" and place - 1 == self.epoch
                     or OF_EPOCH.match(texts[place + 2])):
