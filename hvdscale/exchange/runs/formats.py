@@ -29,7 +29,7 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
     """What lies at a path and below, in order of names; raises LogError for what cannot be read, or notes it in
     ``left_out``. ``lines``: a pattern that the lines of text files have."""
     try:
-        found, names = _form_of(path, lines), sorted(os.listdir(path)) if os.path.isdir(path) else []
+        found, names = _form_of(path, lines, not depth), sorted(os.listdir(path)) if os.path.isdir(path) else []
         kept = _one_of(path, names) if found in (None, event_files) and not lines else []
         if found and not kept:
             beside = [name for name in names if found is trainer_state and name.endswith(("runs", "_results.json"))]
@@ -48,8 +48,9 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
             yield from find(inner, lines, left_out, depth + 1)
 
 
-def _form_of(path: str, lines: re.Pattern | None) -> ModuleType | None:
+def _form_of(path: str, lines: re.Pattern | None = None, named: bool = False) -> ModuleType | None:
     found = next((form for form in FORMATS if form.recognises(path)), None)
+    found = json_lines if not found and named and json_lines.recognises(path, losses=True) else found
     return text_lines if lines and text_lines.recognises(path, lines) else found
 
 
@@ -62,11 +63,11 @@ def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     chosen = next((name for main in NAMES["main_files"] for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
-                 and (form := _form_of(os.path.join(folder, name), None))}
+                 and (form := _form_of(os.path.join(folder, name)))}
         if len({*forms.values()}) == len(forms) > 1:
             chosen = min(forms, key=lambda name: (name not in NAMES["log_files"], FORMATS.index(forms[name])))
     path = os.path.join(folder, chosen or "")
-    form = _form_of(path, None) if chosen else None
+    form = _form_of(path) if chosen else None
     others = [name for name in names if name != chosen and not SETTINGS_FILE.fullmatch(name)
               and (name in (*there, "wandb") or name.startswith(event_files.EVENTS))]
     return [(form, path, dict.fromkeys(others, f"another form of the run in {chosen}"))] if form else []

@@ -30,9 +30,9 @@ UNNAMED = *SETTINGS, "history", "metrics", "log", "logs"
 OF_SPLIT, COUNT, OF_ROWS, COUNTED, CLOCK = map(re.compile, NAMES["json"].values())
 
 
-def recognises(path: str) -> bool:
-    """Whether objects near a file's start have a count that changes, of steps or what else shows how far a run is; or a
-    loss, where nothing else is in the file: what counts then has to be said."""
+def recognises(path: str, losses: bool = False) -> bool:
+    """Whether objects near a file's start have a count that changes, of steps or what else shows how far a run is; or,
+    with ``losses``, a loss, so that what counts has to be said."""
     if os.path.isdir(path):
         return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
     head = head_of(path, ENDS)
@@ -41,10 +41,9 @@ def recognises(path: str) -> bool:
     rows = _rows_of_whole(path) if whole else []
     found = rows or [one for one in map(_object_of, head) if one]
     seen: dict[str, float] = {}
-    bare = all(line[:1] in ("{", "") for line in head)
     return (bool(rows) or len(found) * RARE > len(head) or bool(found) and not text_lines.recognises(path)) and any(
         seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
-        if (COUNT.search(tag) or bare and "loss" in tag) and is_number(value))
+        if (COUNT.search(tag) or losses and "loss" in tag) and is_number(value))
 
 
 def _rows_of_whole(path: str) -> list[dict[str, Any]]:

@@ -257,6 +257,15 @@ def test_lines_of_any_form_are_read_by_a_pattern_of_the_users_own(tmp_path):
     assert log.steps["loss"].tolist() == [1, 2, 3] * 2
 
 
+def test_of_json_lines_without_a_known_counter_a_mapping_says_what_counts(tmp_path):
+    (tmp_path / "b64.json").write_text('{"at": 10, "val_loss": 8.6}\n{"at": 20, "val_loss": 8.5}\n')
+    said = call("import", tmp_path / "b64.json", tmp_path / "log.h5")[1].replace("\n", " ")
+    assert 'there are the tags at, val_loss; step = "TAG" in a file for --map' in said
+    (tmp_path / "map.toml").write_text('step = "at"')
+    log, _ = taken(tmp_path / "b64.json", tmp_path / "log.h5", "--map", tmp_path / "map.toml")
+    assert log.evaluations["step"].tolist() == [10, 20]
+
+
 @pytest.mark.parametrize("lines, wrong", [
     ("'it (?P<step'", "not a regular expression"), (3, "not a regular expression"), ("'it (.*)'", "names the step")])
 def test_a_pattern_that_is_none_is_refused_in_a_line(lines, wrong, tmp_path):
