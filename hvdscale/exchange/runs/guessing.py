@@ -105,7 +105,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
 def _batches_of_examples(runs: Sequence[FoundRun], step: str) -> tuple[Source, str, int] | None:
     """(the global batch of each run, the tag of its examples, 1 where steps count from 0), where a count of examples is
     everywhere one number times the steps done."""
-    for tag, offset in product((*NAMES["examples"], *NAMES["examples_beside"]), (0, 1)):
+    for tag, offset in product(sorted(runs[0].series.keys() & {*NAMES["examples"], *NAMES["examples_beside"]}), (0, 1)):
         found = {run.path: _even_share(run, tag, step, offset) for run in runs}
         if all(found.values()):
             return Source(found if len({*found.values()}) > 1 else max(found.values())), tag, offset
