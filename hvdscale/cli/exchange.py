@@ -17,8 +17,8 @@ from ..exchange.benchmarks.mlperf_rcp import TARGET, import_rcp
 from ..exchange.benchmarks.table import UNITS
 from ..exchange.csv_tables import import_tables, is_tables
 from ..exchange.exported import export_events, export_parquet, export_tables
-from ..exchange.runs.formats import KNOWN, has_runs, is_archive, read_runs
-from ..exchange.runs.guessing import guess
+from ..exchange.runs.formats import has_runs, is_archive, read_runs
+from ..exchange.runs.guessing import guess, say
 from ..exchange.runs.into_log import settle, shown, write
 from ..exchange.runs.mapping import GLOBAL_BATCH, KEEPS, PERS, Source, read_lines, read_mapping, with_given
 from ..formatting.numbers import byte_size, counted, list_first
@@ -200,7 +200,7 @@ def _kind_of(source) -> str:
         return "runs"
     raise UsageError(f"{source}: is none of what can be imported: an archive (its folder, or that as a .tar, .tar.gz, "
                      ".tar.bz2 or .tar.xz), a folder with trials.csv and evaluations.csv, a JSON object of MLPerf's "
-                     f"reference points, a file with MLPerf's :::MLLOG lines, or runs: {KNOWN}")
+                     f"reference points, a file with MLPerf's :::MLLOG lines, or runs: {say('known')}")
 
 
 def _say_made(out, what, wrong, notes, more=""):

@@ -34,7 +34,6 @@ OVERLAP = "; --overlap first or last says which rows stay where steps are repeat
 SOURCE_OF_ROWS = {"path": "trials.csv", "imported": "csv"}
 SEARCH = "search"
 COPIED = {"local_batch": "global_batch", "source_trial": "id"}      # a column that lacks is that other one
-WORKLOAD = ("dataset", "model", "optimizer", "global_batch")
 
 
 def is_tables(path) -> bool:
@@ -264,7 +263,7 @@ def _plan_search(trials: CsvRows) -> str:
     drawn = [] if said is None else said == 1
     if said is None:
         tried = [trials[name].tolist() for name in trials if name.startswith("metaparameters/")]
-        keys, first = list(zip(*(trials[name].tolist() for name in WORKLOAD))), {}
+        keys, first = list(zip(*(trials[name].tolist() for name in NEEDED["trials"][1:]))), {}
         varied = {key for key, point in zip(keys, map(repr, zip(*tried))) if first.setdefault(key, point) != point}
         drawn = [key in varied for key in keys]
         if varied:

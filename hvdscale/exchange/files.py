@@ -4,6 +4,7 @@
     WrongFile                                   what is wrong with a file, which may be passed over
 """
 
+import codecs
 import errno
 import json
 import re
@@ -27,20 +28,26 @@ class WrongFile(LogError):
 
 
 def file_bytes(content: bytes | str | None, name: str, most: int, follow: bool = False) -> bytes:
-    """A file's content, which may be given; raises WrongFile if it is missing, too large or not a regular file. Unless
-    ``follow``, as in an archive from elsewhere, out of which none must lead, a link is none."""
+    """A file's content, which may be given; of UTF-16 in UTF-8. Raises WrongFile if it is missing, too large or not a
+    regular file. Unless ``follow``, as in an archive from elsewhere, out of which none must lead, a link is none."""
     if content is None:
         raise WrongFile(f"{name}: is missing")
     if isinstance(content, bytes):
         return content
     try:
-        return read_input(content, most, follow)
+        data = read_input(content, most, follow)
     except FileNotFoundError:
         raise WrongFile(f"{name}: is missing") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise WrongFile(f"{name}: is not a regular file, but a link; put what it leads to in its place") from None
         raise WrongFile(f"{name}: {refusal(error)}") from error
+    return data.decode("utf-16", "replace").encode() if encoding_of(data) == "utf-16" else data
+
+
+def encoding_of(head: bytes) -> str:
+    """The encoding of a text by its first bytes: UTF-16 where they mark it, as PowerShell's ``>`` does, else UTF-8."""
+    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 def text_of(content: bytes | str | None, name: str = "", most: int = 1 << 30, follow: bool = True) -> str:

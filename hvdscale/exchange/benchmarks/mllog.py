@@ -23,7 +23,7 @@ import numpy as np
 
 from ...errors import LogError
 from ...formatting.numbers import list_first
-from ...log.plan_text import MOST
+from ...log.plan_text import MOST, is_whole
 from ...log.schema import UNKNOWN_SEED, Status
 from ...system.inputs import open_input, refusal
 from ..files import LARGEST_INT, METRIC, WrongFile, json_of, parameter_name, whole_number
@@ -313,11 +313,6 @@ def _size(value: Any) -> int | None:
     return int(value) if is_number(value) and value >= 1 else None
 
 
-def as_whole(value: Any) -> int | None:
-    """An integer from 0 on, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INT else None
-
-
 def is_mllog(path: str) -> bool:
     """Whether a file has such lines near its start, or a folder has files named like results."""
     if os.path.isdir(path):
@@ -359,7 +354,8 @@ def _add(log: ImportedLog, measured: Measured) -> None:
     if run.ended != "success":
         status = Status.INCOMPLETE
         reason = "no run_stop" if run.ended is None else f"run_stop: {run.ended or 'no status'}"
-    budget = as_whole(run.given.get("max_steps")) or int(measured.steps.max(initial=0))
+    counts = {name: value for name, value in run.given.items() if is_whole(value, 0)}
+    budget = counts.get("max_steps") or int(measured.steps.max(initial=0))
     plan = {"problem": {"train_examples": benchmark.examples} if benchmark.examples else {},
             "measurement": {"budget_steps": budget, "target": TARGET},
             **({"execution": {"local_workers": wanted.per_node}} if wanted.per_node else {}),
@@ -369,12 +365,11 @@ def _add(log: ImportedLog, measured: Measured) -> None:
     for key in sorted(filter(benchmark.is_setting, run.given), key=lambda key: key not in PARAMETERS):
         if is_number(run.given[key]):
             parameters.setdefault(PARAMETERS.get(key) or parameter_name(key, run.path), float(run.given[key]))
-    seed = as_whole(run.given.get("seed"))
     log.better |= benchmark.better
     ids = log.trials([parameters], {
         "status": status, "stop_reason": reason, "dataset": benchmark.name, "model": "reference",
-        "optimizer": optimizer_of(run.given, benchmark), "seed": UNKNOWN_SEED if seed is None else seed,
-        "global_batch": measured.batch, "accumulation": as_whole(run.given.get("gradient_accumulation_steps")) or 1,
+        "optimizer": optimizer_of(run.given, benchmark), "seed": counts.get("seed", UNKNOWN_SEED),
+        "global_batch": measured.batch, "accumulation": counts.get("gradient_accumulation_steps") or 1,
         "workers": workers or 1, "budget_steps": budget, "plan": json.dumps(plan, ensure_ascii=False),
         "source": json.dumps({"path": run.path, "imported": "mllog"}), **wanted.names},
         run.started / 1000 if workers and run.started else math.nan)

@@ -21,11 +21,10 @@ from ...target import Target
 UNITS = ("epochs", "examples", "steps", "tokens")
 SHORT_EPOCHS = 30                   # see successor in the table
 ALIKE = 0.01                        # relative difference between two counts of one training set
+_TABLE = read_toml(Path(__file__).with_name("mlperf.toml"))
 # names of metaparameters -> ours
-RENAMED = {**{f"{prefix}opt_{theirs}": ours for prefix in ("", "lars_", "sgd_") for theirs, ours in {
-    "base_learning_rate": "learning_rate", "momentum": "momentum", "weight_decay": "weight_decay",
-    "learning_rate_warmup_epochs": "warmup_epochs", "learning_rate_warmup_steps": "warmup_steps"}.items()},
-    "opt_lr": "learning_rate"}
+RENAMED = {f"{prefix}opt_{theirs}": ours for prefix in ("", "lars_", "sgd_")
+           for theirs, ours in _TABLE["renamed"].items()} | {"opt_lr": "learning_rate"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Benchmark:
         return {goal.column: "smaller" if goal.minimizes else "larger" for goal in self.goals}
 
     def is_setting(self, key: str) -> bool:
-        return any(re.fullmatch(pattern, key) for pattern in (*_table()["common"]["settings"], *self.settings))
+        return any(re.fullmatch(pattern, key) for pattern in (*_TABLE["common"]["settings"], *self.settings))
 
     def examples_at(self, value: float | Fraction, batch: int) -> Fraction | None:
         """The examples behind a value of the counter; None for epochs of unknown size."""
@@ -101,18 +100,13 @@ def are_alike(size: float, other: float | None) -> bool:
 
 def say(kind: str, **values: Any) -> str:
     """A text of the table."""
-    return fill(_table()["texts"][kind], values)
-
-
-@lru_cache(1)
-def _table() -> dict:
-    return read_toml(Path(__file__).with_name("mlperf.toml"))
+    return fill(_TABLE["texts"][kind], values)
 
 
 @lru_cache(1)
 def _by_name() -> dict[str, Benchmark]:
     found = {}
-    for name, entry in _table()["benchmarks"].items():
+    for name, entry in _TABLE["benchmarks"].items():
         lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
         one = Benchmark(name, **{**entry, **lists})
         found |= dict.fromkeys((name, *one.names), one)

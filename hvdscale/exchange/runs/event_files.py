@@ -16,6 +16,7 @@ from typing import Any
 from ...system.importing import import_extra
 from ...system.inputs import open_input
 from ..files import WrongFile
+from .guessing import say
 from .run import STEP, FoundRun, rows_by_step, series_of, settings_beside
 
 NAME = "event files"
@@ -125,9 +126,7 @@ def events_of(path: str) -> Events:
             continue
         except Exception as error:                  # of tensorboard and protobuf, of many types
             if "truncated" not in str(error) or count == 1:
-                raise WrongFile(f"{file}: is damaged in event {count:,}, which its checksum does not fit or which is "
-                                f"none ({error or type(error).__name__}); copy the file again, or leave the run out "
-                                "with --skip-broken") from None
+                raise WrongFile(say("damaged", file=file, count=count, error=str(error))) from None
             found.cut = f"cut off within event {count:,} of {os.path.basename(file)}"
     return found
 

@@ -12,7 +12,7 @@ from ...errors import LogError
 from ...log.directions import better
 from ...system.inputs import refusal
 from . import event_files, json_lines, mlflow_store, text_lines, trainer_state, wide_csv
-from .guessing import NAMES, split_of
+from .guessing import NAMES, say, split_of
 from .run import SETTINGS_FILE, FoundRun, settings_beside, with_short_names
 
 # each recognises a path and reads its runs; of the first that does, a folder is read whole
@@ -21,10 +21,6 @@ SETTLED = event_files, wide_csv, json_lines, text_lines        # whose settings 
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".log", ".txt", ".out")
 DEEPEST = 8                 # of folders in folders
 WORD = re.compile(r"[a-zA-Z]+(?=[^/]*(?:/[^/]*)?$)")       # of the names of a file and its folder
-KNOWN = ("TensorBoard's event files, trainer_state.json of Hugging Face, MLflow's folder or SQLite, DVCLive's, CSV "
-         "with a row or JSON with an object a step, or logs with lines such as 'step 250: val loss 2.6'")
-NONE = (f"no run in a known format: {KNOWN}; lines of another form need a file for --map with their pattern, lines = "
-        r"'it (?P<step>\d+) .* loss (?P<val_loss>\S+)'. Nor are there tables (trials.csv) or an archive (study.json)")
 Place = tuple[ModuleType, str, dict[str, str]]      # format, path, other forms of the run with why they are not read
 
 
@@ -33,7 +29,7 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
     """What lies at a path and below, in order of names; raises LogError for what cannot be read, or notes it in
     ``left_out``. ``lines``: a pattern that the lines of text files have."""
     try:
-        found, names = _form_of(path, lines), sorted(os.listdir(path)) if os.path.isdir(path) else []
+        found, names = _form_of(path, lines, not depth), sorted(os.listdir(path)) if os.path.isdir(path) else []
         kept = _one_of(path, names) if found in (None, event_files) and not lines else []
         if found and not kept:
             beside = [name for name in names if found is trainer_state and name.endswith(("runs", "_results.json"))]
@@ -52,8 +48,9 @@ def find(path: str, lines: re.Pattern | None = None, left_out: list[str] | None 
             yield from find(inner, lines, left_out, depth + 1)
 
 
-def _form_of(path: str, lines: re.Pattern | None) -> ModuleType | None:
+def _form_of(path: str, lines: re.Pattern | None = None, named: bool = False) -> ModuleType | None:
     found = next((form for form in FORMATS if form.recognises(path)), None)
+    found = json_lines if not found and named and json_lines.recognises(path, losses=True) else found
     return text_lines if lines and text_lines.recognises(path, lines) else found
 
 
@@ -66,11 +63,11 @@ def _one_of(folder: str, names: Sequence[str]) -> list[Place]:
     chosen = next((name for main in NAMES["main_files"] for name in there if os.path.basename(name) == main), None)
     if not chosen and len(there) > 1:
         forms = {name: form for name in there if not SETTINGS_FILE.fullmatch(name)
-                 and (form := _form_of(os.path.join(folder, name), None))}
+                 and (form := _form_of(os.path.join(folder, name)))}
         if len({*forms.values()}) == len(forms) > 1:
             chosen = min(forms, key=lambda name: (name not in NAMES["log_files"], FORMATS.index(forms[name])))
     path = os.path.join(folder, chosen or "")
-    form = _form_of(path, None) if chosen else None
+    form = _form_of(path) if chosen else None
     others = [name for name in names if name != chosen and not SETTINGS_FILE.fullmatch(name)
               and (name in (*there, "wandb") or name.startswith(event_files.EVENTS))]
     return [(form, path, dict.fromkeys(others, f"another form of the run in {chosen}"))] if form else []
@@ -100,7 +97,7 @@ def read_runs(paths: Iterable[str], lines: re.Pattern | None = None, left_out: l
     if not runs:
         binary = [f"{name} is W&B's own file, which is not read: export the run's history as CSV" for path in paths
                   for _, _, names in os.walk(path) for name in names if name.endswith(".wandb")]
-        raise LogError("\n".join([f"{', '.join(paths)}: {NONE}", *binary[:1], *(left_out or ())]))
+        raise LogError("\n".join([say("none", paths=", ".join(paths)), *binary[:1], *(left_out or ())]))
     return runs
 
 

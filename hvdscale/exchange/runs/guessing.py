@@ -4,8 +4,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from ...plan.settings import read_toml
 from ...target import logged_name, metric_faults
 from ..files import LARGEST_INT
 from .mapping import GLOBAL_BATCH, LOSS, RATE, WORKER_BATCH, Metric, RunMapping, Source, count_of, source_of
-from .run import STEP, WITHIN, FoundRun, Series
+from .run import NAMES, PROGRAMS, STEP, WITHIN, FoundRun, Series
 
-PROGRAMS: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_name("programs.toml"))
-NAMES, _PATTERNS = PROGRAMS["names"], PROGRAMS["patterns"]      # of tags or settings of a kind, the likeliest first
+_PATTERNS, _TEXTS = PROGRAMS["patterns"], read_toml(Path(__file__).with_name("remarks.toml"))
 UNKNOWN = "unknown"
 LEFT_OUT = "left out: "
 MOST_METRICS = 1000             # columns of metrics that a log takes
@@ -44,15 +42,9 @@ def split_of(text: Any) -> str:
     return _SPLITS.get(_PARTS.split(text.strip().lower())[0], "") if isinstance(text, str) else ""
 
 
-@lru_cache(1)
-def _texts() -> dict[str, dict[str, str]]:
-    return read_toml(Path(__file__).with_name("remarks.toml"))
-
-
 def say(kind: str, **values: Any) -> str:
     """A remark or an error of remarks.toml."""
-    texts = _texts()
-    return fill((texts["errors"] | texts["remarks"])[kind], texts["tables"] | values)
+    return fill((_TEXTS["errors"] | _TEXTS["remarks"])[kind], _TEXTS["tables"] | values)
 
 
 def setting_names() -> set[str]:
@@ -71,7 +63,7 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     settings, per, evidence = _guess_counts(runs)
     step, unit, within = _guess_step(runs, tags)
     unit = given_unit or unit
-    alone = list(filter(_PLAIN_LOSS.fullmatch, tags))
+    alone = [tag for tag in tags if _PLAIN_LOSS.fullmatch(tag) and not _OF_RUN.fullmatch(tag)]
     trained = _first((*NAMES["losses"], *alone[:len(alone) == 1]), tags)
     loss = trained if unit == "steps" or within else ""
     rate = _first(NAMES["rates"], tags) or next((tag for tag in tags if re.fullmatch("lr-.*|.*/lr", tag)), "")
@@ -95,6 +87,9 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
             step, unit = epoch, "epochs"
         else:
             evidence["step_unit"] = say("step_or_epoch", step=step)
+    seen = _batches_of_examples(runs, step) if unit == "steps" else None
+    if seen:
+        settings["batch"], per, evidence["batch"] = seen[0], GLOBAL_BATCH, say("batch_of_examples", examples=seen[1])
     if plain := [tag for tag in kept if kept[tag].column == f"val/{tag}" and not _OF_EVALUATION.fullmatch(tag)]:
         evidence["metric"] = say("plain", tags=list_first(plain, 5))
     numbers = {key for run in runs for key, value in run.parameters.items() if isinstance(value, (int, float))}
@@ -104,7 +99,25 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
                          time_unit=time_unit, train_examples=sizes.pop() if len(sizes) == 1 else None, tags=kept,
                          metaparameters={name: source for name, source in points.items() if source}, evidence=evidence,
                          steps={name: tag for name, tag in ((LOSS, loss), (RATE, rate)) if tag})
-    return replace(mapping, step_offset=_guess_offset(runs, mapping))
+    return replace(mapping, step_offset=seen[2] if seen else _guess_offset(runs, mapping))
+
+
+def _batches_of_examples(runs: Sequence[FoundRun], step: str) -> tuple[Source, str, int] | None:
+    """(the global batch of each run, the tag of its examples, 1 where steps count from 0), where a count of examples is
+    everywhere one number times the steps done."""
+    for tag, offset in product(sorted(runs[0].series.keys() & {*NAMES["examples"], *NAMES["examples_beside"]}), (0, 1)):
+        found = {run.path: _even_share(run, tag, step, offset) for run in runs}
+        if all(found.values()):
+            return Source(found if len({*found.values()}) > 1 else max(found.values())), tag, offset
+    return None
+
+
+def _even_share(run: FoundRun, tag: str, step: str, offset: int) -> int:
+    """The whole number that a tag has more in each step done; 0 if there is none."""
+    done, values = run.spread(step) + offset, run.spread(tag)
+    there = (done > 0) & (values > 0)
+    shares = np.unique(values[there] / done[there])
+    return int(shares[0]) if len(shares) == 1 and shares[0] % 1 == 0 and there.sum() > 1 else 0
 
 
 def _one_a_column(metrics: Mapping[str, Metric], runs: Sequence[FoundRun]) -> dict[str, Metric]:
@@ -211,7 +224,7 @@ def falls_by_epoch(run: FoundRun, step: str, epoch: str) -> bool:
     rises = epochs[1:] > epochs[:-1]
     if not rises.any():         # one late epoch, most of whose steps there are
         return bool(run.epoch_steps and len(steps) and epochs[0] > 1 and np.ptp(steps) > run.epoch_steps / 2)
-    return bool((steps[1:] < steps[:-1])[rises].all())
+    return bool((steps[1:] < steps[:-1])[rises].mean() > 0.5)
 
 
 def _rises_by_one(run: FoundRun, count: str, tags: Sequence[str]) -> bool:
@@ -276,22 +289,25 @@ def _guess_metric(tag: str, tags: Mapping[str, Series], measured_rows: Any = ())
 def _guess_offset(runs: Sequence[FoundRun], mapping: RunMapping) -> int:
     """1 where steps count from 0: where measurements lie before round numbers, or a loss was logged at step 0."""
     steps = [(run, run.spread(mapping.step)) for run in runs if mapping.step in run.series]
+    logged = [(tag, at[run.series[tag].rows]) for run, at in steps for tag in (*mapping.tags, *mapping.steps.values())
+              if tag in run.series]
+    epochs = mapping.step_unit == "epochs"
+    if epochs and any((at % 1 > 0).any() for _, at in steps):
+        return 0                # parts of epochs are done
+    trained = {mapping.steps.get(LOSS), *(tag for tag in mapping.tags if epochs and (
+        mapping.tags[tag].column.startswith("train/")))}
+    if any({0, 1} <= {*counts.tolist()} for tag, counts in logged if epochs and tag in trained):
+        return 1                # each epoch has a training loss, and so has the first
     votes = []                  # 1 of a tag that was logged at steps such as 49 and 99, -1 of one at 50 and 100
-    for run, at in steps:
-        for tag in (tag for tag in (*mapping.tags, *mapping.steps.values()) if tag in run.series):
-            logged = at[run.series[tag].rows]
-            logged = logged[np.isfinite(logged) & (abs(logged) < 2**53)].astype(np.int64)
-            if len(logged) and logged.min() < logged.max():
-                votes.append(int(np.sign(np.gcd.reduce(logged + 1) - np.gcd.reduce(logged))))
+    for counts in (counts[abs(counts) < 2**53].astype(np.int64) for _, counts in logged):
+        if len(counts) and counts.min() < counts.max():
+            votes.append(int(np.sign(np.gcd.reduce(counts + 1) - np.gcd.reduce(counts))))
     if any(votes) and not mapping.within:
         return int(sum(votes) > 0)
     if mapping.step == STEP and all(run.counts_done for run in runs):
         return 0
-    trained = {mapping.steps.get(LOSS), *(tag for tag, metric in mapping.tags.items()
-                                          if metric.column.startswith("train/") and mapping.step_unit == "epochs")}
-    whole = mapping.step_unit == "epochs" and not any((at % 1 > 0).any() for _, at in steps)
-    counted = mapping.tags if whole else trained        # epoch 0 is the first, and done when it is evaluated
-    return int(any((at[run.series[tag].rows] == 0).any() for run, at in steps for tag in counted if tag in run.series))
+    counted = mapping.tags if epochs else trained       # epoch 0 is the first, and done when it is evaluated
+    return int(any((counts == 0).any() for tag, counts in logged if tag in counted))
 
 
 def accounts(runs: Sequence[FoundRun], mapping: RunMapping) -> dict[str, str]:

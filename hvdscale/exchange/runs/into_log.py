@@ -153,7 +153,8 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
         back = np.arange(len(at)) >= end
         if (np.diff(at[:end]) <= 0).any():
             back[:end] = repeats(np.zeros(end, int), at[:end], mapping.keep or "last")
-        if not mapping.keep and tag != mapping.steps.get(RATE) and back.sum() >= max(2, len(back) / 2):
+        rounded = (steps.counts[rows] % 1 > 0).any() and (np.diff(at) >= 0).all()        # of epochs such as 0.13
+        if not (mapping.keep or rounded or tag == mapping.steps.get(RATE)) and back.sum() >= max(2, len(back) / 2):
             raise LogError(say("again", path=run.path, tag=tag, again=back.sum(), rows=len(back)))
         back |= rows < steps.begun
         trial.repeats += int(back.sum())

@@ -23,19 +23,16 @@ from .run import EPOCH, STEP, FoundRun, head_of, leaves, rows_by_step, series_of
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
 EPOCH_FILE = re.compile(r"metrics_epoch_\d{1,9}\.json")      # AllenNLP's
-WHOLE = ENDS[:2]            # of files in which every line is an object
-OF_SPLIT = re.compile("^(train|valid)_(?=num_updates$)")        # fairseq counts steps by split
 RARE = 20                   # a text with an object in fewer lines has other lines of its steps
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
-COUNT = re.compile("step|iter|epoch|update|tokens|samples|examples", re.I)
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
-UNNAMED, OF_ROWS = (*SETTINGS, "history", "metrics", "log", "logs"), re.compile("hist|log|epoch|step", re.I)
-COUNTED = re.compile(r"\d{1,15}/\d{1,15}")                 # a counter and its end, as of pycls
-CLOCK = re.compile(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d(?:\.\d{0,9})?)")      # days, hours, minutes, seconds
+UNNAMED = *SETTINGS, "history", "metrics", "log", "logs"
+OF_SPLIT, COUNT, OF_ROWS, COUNTED, CLOCK = map(re.compile, NAMES["json"].values())
 
 
-def recognises(path: str) -> bool:
-    """Whether objects near a file's start have a count that changes, of steps or what else shows how far a run is."""
+def recognises(path: str, losses: bool = False) -> bool:
+    """Whether objects near a file's start have a count that changes, of steps or what else shows how far a run is; or,
+    with ``losses``, a loss, so that what counts has to be said."""
     if os.path.isdir(path):
         return any(map(EPOCH_FILE.fullmatch, os.listdir(path)))
     head = head_of(path, ENDS)
@@ -46,7 +43,7 @@ def recognises(path: str) -> bool:
     seen: dict[str, float] = {}
     return (bool(rows) or len(found) * RARE > len(head) or bool(found) and not text_lines.recognises(path)) and any(
         seen.setdefault(OF_SPLIT.sub("", tag), value) != value for one in found for tag, value in one.items()
-        if COUNT.search(tag) and is_number(value))
+        if (COUNT.search(tag) or losses and "loss" in tag) and is_number(value))
 
 
 def _rows_of_whole(path: str) -> list[dict[str, Any]]:
@@ -89,7 +86,7 @@ def read(path: str) -> Iterator[FoundRun]:
         if found:
             objects.append(found)
             places.append(at)
-        elif path.endswith(WHOLE) and found is None and line.strip() and at < len(lines):
+        elif path.endswith((".jsonl", ".ndjson")) and found is None and line.strip() and at < len(lines):
             raise WrongFile(f"{path}:{at}: is no object of JSON")      # the last one a killed writer leaves torn
     rows = [{OF_SPLIT.sub("", tag): as_float(value, f"{path}:{at}: {tag}") for tag, value in one.items()
              if is_number(value)} for at, one in zip(places, objects)]

@@ -8,22 +8,22 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...plan.settings import read_toml
 from ...system.inputs import open_input
-from ..files import as_float, is_number, json_of, number_of, text_of
+from ..files import as_float, encoding_of, is_number, json_of, number_of, text_of
 
 HEAD, LONGEST_LINE = 1 << 19, 1 << 26   # bytes of a file by which its format is known, and of a line at their end
 STEP, SECONDS, EPOCH = "step", "seconds", "epoch"       # tags of formats that have steps and times of their own
 WITHIN = "step of the epoch"            # a tag of formats that count steps within an epoch, and no others
 LONGEST_TAG = 200                       # characters; a log names columns after tags
-SETTINGS_FILE = re.compile(
-    r"(?:config|cfg|hyp|args|arguments|params|h(?:yper)?params|hyperparameters|opts?|options|settings|flags|"
-    r"(?:train(?:ing)?|torchtune|run|job|exp(?:eriment)?|resolved)_(?:args|config)|meta_?data|run_?info)"
-    r"\.(?P<end>json|ya?ml|toml|txt)", re.I)
+PROGRAMS: dict[str, dict[str, Any]] = read_toml(Path(__file__).with_name("programs.toml"))
+NAMES = PROGRAMS["names"]               # of tags or settings of a kind, the likeliest first
+SETTINGS_FILE = re.compile(PROGRAMS["patterns"]["settings_file"])
 BELOW = ("", ".hydra")                  # folders in a run's folder that have its settings
 
 
@@ -91,7 +91,7 @@ def head_of(path: str, ends: tuple[str, ...]) -> list[str]:
         return []
     with open_input(path) as file:
         head = file.read(HEAD) + file.readline(LONGEST_LINE) + file.readline(LONGEST_LINE)
-    return str(head, "utf-8", "replace").removeprefix("\ufeff").splitlines()
+    return str(head, encoding_of(head), "replace").splitlines()
 
 
 def rows_by_step(points: Iterable[tuple[str, float, float | None, float]], start: float | None = None

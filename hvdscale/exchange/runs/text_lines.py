@@ -18,7 +18,7 @@ import numpy as np
 
 from ...log.directions import better
 from ...system.inputs import open_input, refusal
-from ..files import WrongFile, number_of
+from ..files import WrongFile, encoding_of, number_of
 from .guessing import NAMES, say, split_of
 from .mapping import TIME_UNITS
 from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_of, head_of, series_of, value_of
@@ -31,7 +31,7 @@ UNITS = {word: TIME_UNITS[unit] for unit, words in NAMES["units"].items() for wo
 MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
 KNOWN = NAMES["known"]
 (NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
- SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN) = (
+ SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN, BAR) = (
     re.compile(pattern) for pattern in NAMES["lines"].values())
 PREAMBLE = 5000             # lines in which settings are looked for
 
@@ -89,7 +89,7 @@ class Form:
             elif counter and (self.step is None or "global" in text.lower()):
                 self.within, self.step, self.total = self.step, place, place + 1 if of_total else None
             elif self.epoch is not None and place - self.epoch in (1, 2) and OF_BATCH.fullmatch(text):
-                self.within, self.total = place, place + 1 if of_total else None
+                self.within, self.total = place + (after == "-"), place + 1 if of_total else None       # or [20-40]
             elif of_total and self.epoch is not None and (
                     text.replace(" ", "") == "][" and place - 3 < self.epoch or text == " [" and place - 1 == self.epoch
                     or OF_EPOCH.match(texts[place + 2])):
@@ -99,10 +99,7 @@ class Form:
         """Adds a line by its numbers; ``head``: the last line without an indent."""
         self.lines.append(at)
         self.heads.append(head)
-        try:
-            self.numbers.extend([float(numbers[place]) for place in self.used])
-        except ValueError:                      # 12,340
-            self.numbers.extend([float(numbers[place].replace(",", "")) for place in self.used])
+        self.numbers.extend([float(numbers[place].replace(",", "")) for place in self.used])
 
     def column(self, place: int) -> np.ndarray:
         return np.frombuffer(self.numbers)[self.used.index(place)::len(self.used)]
@@ -180,7 +177,7 @@ def read(path: str, line: re.Pattern | None = None) -> Iterator[FoundRun]:
     another pattern, whose groups are the tags, as far as they are numbers."""
     try:
         with open_input(path) as file:
-            lines = io.TextIOWrapper(file, "utf-8", "replace")
+            lines = io.TextIOWrapper(file, encoding_of(file.peek(2)), "replace")
             if not line:
                 yield _read_forms(lines, path)
                 return
@@ -203,16 +200,16 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
         text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
         if text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
                 begun and not found[0].isupper() or not found["plain"]):
-            found = SPLIT.search(text)
-            split, below = split_of(found[0]) if found else "", at
-            continue
+            split, below = split_of(own[0]) if (own := SPLIT.search(text)) else "", at
+            if own or not COUNTED.search(NUMBER.split(text)[0]):            # else **** EPOCH 001 ****
+                continue
         if "maxDets" in text and (found := COCO.search(text)):
             text = f"val {''.join(filter(None, found.groups()))} = {text.rpartition('=')[2]}"       # AP50
         pieces = NUMBER.split(text.rstrip("\n"))
         if not begun and at < PREAMBLE:
             given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
                       for name, value in _settings(text).items()}
-        if len(pieces) == 1 or text.lstrip().startswith('File "'):       # of a traceback
+        if len(pieces) == 1 or text.lstrip().startswith('File "') or BAR.search(text):         # of a traceback
             continue
         if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
                 COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):

@@ -6,7 +6,6 @@ And runs with a file a tag, which has its steps: TensorBoard's exports, and DVCL
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -24,12 +23,9 @@ from .run import FoundRun, Series, constants_of, files_below, head_of, rows_by_s
 
 NAME = "CSV"
 ENDS, LOGS = (".csv", ".tsv"), (".log", ".txt")     # Keras' CSVLogger is told training.log
-_EXPORT = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")                     # a file a tag of TensorBoard's
-_CHARTED = re.compile(r"(?P<run>.+) - (?P<tag>[^-]+)")         # a column of a chart
+_EXPORT, _CHARTED, _GROUP, _COUNTER, _HEADER = map(re.compile, NAMES["csv"].values())
 _POINT = ("Wall time", "Step", "Value")
 _DVCLIVE = (os.path.join("plots", "metrics"), os.path.join("plots", "scalars"), "scalars")     # new and older versions
-_GROUP = re.compile(r"(?:params?|config|hparams|hyperparameters|metrics|summary|user_attrs)[./_](?=.)")
-_HEADER = re.compile(r"[\w/@. ()%-]+")
 
 
 @dataclass
@@ -61,7 +57,8 @@ def recognises(path: str) -> bool:
         return any(os.path.isdir(os.path.join(path, place)) for place in _DVCLIVE)
     if path.lower().endswith(ENDS):
         return True
-    header, row = (line.split(",") for line in (*filter(None, map(str.strip, head_of(path, LOGS))), "", "")[:2])
+    head = (*filter(None, map(str.strip, head_of(path, LOGS))), "", "")[:2]
+    header, row = (line.split("\t" if "\t" in head[0] and COUNT.search(head[0]) else ",") for line in head)
     return (1 < len(header) == len(row) and not any(map(number_of, header)) and any(
         number_of(cell) is not None for cell in row) and all(_HEADER.fullmatch(name.strip()) for name in header))
 
@@ -107,18 +104,19 @@ def _table_of(path: str) -> _Table:
     text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
     if not text.header:
         raise WrongFile(f"{text.name}: is empty")
-    often: Counter[str] = Counter()
-    titles = []
-    for name in map(str.strip, text.header):            # twice one name: the second has a number, as pandas gives it
-        titles.append(f"{name}.{often[name]}" if often[name] else name)
-        often[name] += 1
-    text.header = tuple(titles)
+    names = [*map(str.strip, text.header)]              # twice one name: the second has a number, as pandas gives it
+    text.header = titles = tuple(f"{name}.{before}" if (before := names[:at].count(name)) else name
+                                 for at, name in enumerate(names))
     text.end_last_line()                                # where a writer was killed, or there is no line end
     found = text.numbers()
     if found is not None and ((there := ~np.isnan(found.T)).all() or b"nan" not in bytes(text.lines).lower()):
         return _Table(text.name, text.rows, dict(zip(titles, found.T)), dict(zip(titles, there)), {})
     cells, lines = text.columns(["text"] * len(titles))
     read = {name: [number_of(cell.removesuffix("%")) for cell in column] for name, column in cells.items()}
+    for name in {*NAMES["step"], *NAMES["epoch"]} & cells.keys() if text.separator != ";" else ():
+        found = [_COUNTER.fullmatch(cell.strip()) for cell in cells[name]]
+        if all(found) and len({one.group(1, 3) for one in found}) == 1:
+            read[name] = [float(one[2].replace(",", "")) for one in found]
     there = {name: np.array([one is not None for one in column], bool) for name, column in read.items()}
     texts = {name: column for name, column in cells.items() if any(map(str.strip, column[~there[name]]))}
     values = {name: np.array(column, float) for name, column in read.items()}       # None is NaN

@@ -4,7 +4,7 @@ import pytest
 from hvdscale.exchange.benchmarks import table
 
 
-@pytest.mark.parametrize("name", table._table()["benchmarks"])
+@pytest.mark.parametrize("name", table._TABLE["benchmarks"])
 def test_every_entry_of_the_table_can_be_used(name):
     found = table.find_benchmark(name, largest=table.SHORT_EPOCHS)
     assert found.name == name and found.known and found.unit in table.UNITS and found.optimizer.islower()

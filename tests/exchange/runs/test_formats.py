@@ -69,7 +69,7 @@ def test_what_trainers_print_is_read(of, tmp_path):
 def test_settings_and_counters_are_read_as_their_program_means_them_or_refused_with_the_next_move(of, tmp_path):
     for name, text in of["files"].items():
         (tmp_path / "runs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "runs" / name).write_text(text)
+        (tmp_path / "runs" / name).write_text(text, of.get("encoding", "utf-8"))
     code, said = call("import", tmp_path / "runs", tmp_path / "log.h5", *of.get("words", ()))
     if "refused" in of:
         assert code == 1 and of["refused"] in said.replace("\n", " ")
@@ -255,6 +255,15 @@ def test_lines_of_any_form_are_read_by_a_pattern_of_the_users_own(tmp_path):
     assert log.evaluations["step"].tolist() == [10, 20, 30] * 2
     assert log.evaluations["val/loss"].tolist() == [108.5] * 3 + [1016.5] * 3
     assert log.steps["loss"].tolist() == [1, 2, 3] * 2
+
+
+def test_of_json_lines_without_a_known_counter_a_mapping_says_what_counts(tmp_path):
+    (tmp_path / "b64.json").write_text('{"at": 10, "val_loss": 8.6}\n{"at": 20, "val_loss": 8.5}\n')
+    said = call("import", tmp_path / "b64.json", tmp_path / "log.h5")[1].replace("\n", " ")
+    assert 'there are the tags at, val_loss; step = "TAG" in a file for --map' in said
+    (tmp_path / "map.toml").write_text('step = "at"')
+    log, _ = taken(tmp_path / "b64.json", tmp_path / "log.h5", "--map", tmp_path / "map.toml")
+    assert log.evaluations["step"].tolist() == [10, 20]
 
 
 @pytest.mark.parametrize("lines, wrong", [
