@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 from hvdscale.formatting.text_table import aligned  # noqa: E402
 
 OPEN = contextlib.ExitStack()       # contexts that last as long as the process
+atexit.register(OPEN.close)
 
 # of the commands that a benchmark starts: this package and this Python's commands first, one thread a worker
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMP_NUM_THREADS": "1",
