@@ -138,14 +138,19 @@ def wrapped(text: str) -> str:
 def as_json(comparisons: Sequence[Comparison], paths: tuple[str, str]) -> dict[str, object]:
     tolerances = comparisons[0].tolerances
     return {**_json_head(paths, worst_of(one.verdict for one in comparisons), verdict_line(comparisons)),
-            "tolerances": pick(tolerances, "steps time metric"), "confidence": tolerances.confidence, "comparisons": [{
-                **pick(comparison, "workload target verdict"),
-                **{name: [{"workers": workers, "global_batch": batch} for workers, batch in getattr(comparison, name)]
-                   for name in ("missing", "added")},
-                "table": as_values(comparison_table(comparison)),
-                "tests": [{"workers": workers, "global_batch": batch, **pick(test.change, "change=value low high runs"),
-                           **pick(test, "measure baseline=before candidate=after verdict reason")}
-                          for workers, batch, test, _ in _all_tests(comparison)]} for comparison in comparisons]}
+            "tolerances": pick(tolerances, "steps time metric"),
+            "confidence": tolerances.confidence,
+            "comparisons": [_comparison_values(one) for one in comparisons]}
+
+
+def _comparison_values(comparison: Comparison) -> dict[str, object]:
+    cells = {name: [{"workers": workers, "global_batch": batch} for workers, batch in getattr(comparison, name)]
+             for name in ("missing", "added")}
+    tests = [{"workers": workers, "global_batch": batch, **pick(test.change, "change=value low high runs"),
+              **pick(test, "measure baseline=before candidate=after verdict reason")}
+             for workers, batch, test, _ in _all_tests(comparison)]
+    return {**pick(comparison, "workload target verdict"), **cells, "table": as_values(comparison_table(comparison)),
+            "tests": tests}
 
 
 def _json_head(paths: tuple[str, str], verdict: str, said: str) -> dict[str, object]:

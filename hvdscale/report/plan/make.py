@@ -178,30 +178,45 @@ def _sync(one: Option | Place | Timing) -> dict[str, int]:
 
 def plan_values(plan: WorkerPlan) -> dict[str, object]:
     request, workload = plan.request, plan.workload
-    return {"workload": workload and pick(workload, WORKLOAD), **pick(plan, "target relative"),
-            "summary": (*advice(plan), *sentences_of(find_basis(plan))),
-            "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
-                            "max_local_batch accumulate knee confidence runs power"),
-            **{name: option and option.workers
-               for name, option in zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))},
-            "pareto_front": [option.workers for option in plan.front],
-            "within": [option.workers for option in plan.within()],
-            "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
-            "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan)),
-                       *([as_values(plan_table(plan, synced=True))] if plan.synced else [])],
-            "steps": [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
-                       "seeds_met": point.met if point.seeds else None, "trials": trial_list(point.trials)}
-                      for point in plan.curve.points],
-            "critical_batch": plan.curve.critical and {**pick(plan.curve.critical, "low high median=value"),
-                                                       "from": "noise scale" if plan.curve.predicted else "fit"},
-            "assumed": plan.assumed, "decision": decision_values(plan),
-            "step_times": {**pick(plan.times.timings, "machine"), **pick(plan.times.model, "misses"),
-                           "laws": [{"name": law, "probability": share, "refuted": share < REFUTED_AT}
-                                    for law, share in plan.times.model.laws.items()],
-                           "timings": [{**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
-                                        "runs": len(one.seconds), **_sync(one), **pick(one, "crowded"),
-                                        "trials": trial_list(one.trials)} for one in plan.times.timings.found]},
-            "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out]}
+    roles = zip(ROLES, (plan.fastest, plan.cheapest, plan.knee))
+    return {
+        "workload": workload and pick(workload, WORKLOAD),
+        **pick(plan, "target relative"),
+        "summary": (*advice(plan), *sentences_of(find_basis(plan))),
+        "request": pick(request, "price per_node deadline_seconds=deadline budget local_batch global_batch "
+                        "max_local_batch accumulate knee confidence runs power"),
+        **{name: option and option.workers for name, option in roles},
+        "pareto_front": [option.workers for option in plan.front],
+        "within": [option.workers for option in plan.within()],
+        "knee_formula": f"least cost x time^{request.knee:g}; Eager, Zahorjan and Lazowska 1989",
+        "tables": [as_values(plan_table(plan, True)), as_values(model_table(plan)),
+                   *([as_values(plan_table(plan, synced=True))] if plan.synced else [])],
+        **_step_values(plan),
+        "assumed": plan.assumed,
+        "decision": decision_values(plan),
+        "step_times": _time_values(plan),
+        "left_out": [{"workers": workers, "why": why} for workers, why in plan.left_out]}
+
+
+def _step_values(plan: WorkerPlan) -> dict[str, object]:
+    critical, source = plan.curve.critical, "noise scale" if plan.curve.predicted else "fit"
+    steps = [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
+              "seeds_met": point.met if point.seeds else None, "trials": trial_list(point.trials)}
+             for point in plan.curve.points]
+    return {"steps": steps,
+            "critical_batch": critical and {**pick(critical, "low high median=value"), "from": source}}
+
+
+def _time_values(plan: WorkerPlan) -> dict[str, object]:
+    times = plan.times
+    return {
+        **pick(times.timings, "machine"),
+        **pick(times.model, "misses"),
+        "laws": [{"name": law, "probability": share, "refuted": share < REFUTED_AT}
+                 for law, share in times.model.laws.items()],
+        "timings": [{**pick(one, "workers nodes global_batch accumulation=passes seconds=value"),
+                     "runs": len(one.seconds), **_sync(one), **pick(one, "crowded"),
+                     "trials": trial_list(one.trials)} for one in times.timings.found]}
 
 
 def growing_values(plan: GrowingPlan) -> dict[str, object]:
