@@ -177,8 +177,7 @@ def distance(values: Tensor, reference: Tensor) -> float:
 
 
 def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> Iterator[tuple]:
-    """The model's modules, in the order in which they return: name, module, first inputs and first outputs, of a tensor
-    per part."""
+    """The model's modules in the order in which they return: name, module, first inputs and outputs, one a part."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     with passing(sample, model) as enter, contextlib.ExitStack() as hooks:
