@@ -107,7 +107,7 @@ class BackwardPass:
     prepared: GeneratorUse = NOTHING    # between the batch, or the pass before, and the first call of a module
     again: bool = False     # no module was called since the pass before
     scale: float = 1.0      # of a GradScaler
-    # layers of dropout and normalization in the module first called, and those of them in evaluation mode
+    # of the module first called: layers of dropout and normalization, and those in evaluation mode as the pass ends
     layers: tuple[int, int] = 0, 0
 
 

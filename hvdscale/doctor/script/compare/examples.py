@@ -118,9 +118,10 @@ def planned(record: Record, but_last: bool = False) -> list[int | str]:
 
 
 def _replaces(pair: Pair) -> bool:
-    """Whether examples are drawn with replacement: the sampler is known to, or one worker has some twice an epoch."""
-    alone = planned(pair.one)
-    return any(loop.sampling.replacement for loop in pair.loops) or len({*alone}) < len(alone)
+    """Whether examples are drawn with replacement: the sampler is known to, or it shares out what has some twice on one
+    worker."""
+    alone, together = planned(pair.one), sum(len(planned(record)) for record in pair.many)
+    return any(loop.sampling.replacement for loop in pair.loops) or len({*alone}) < len(alone) > together / 2
 
 
 def filled_up(pair: Pair) -> int:

@@ -58,7 +58,7 @@ class Updates(Listener):
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self.schedule_made = self._schedules.add                    # an event
         # the generators at the first forward, and at the last batch or pass
-        self._before, self._idle, self._prepared, self._layers = None, None, NOTHING, (0, 0)
+        self._before, self._idle, self._prepared, self._called = None, None, NOTHING, None
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
         return self.optimizers.setdefault(optimizer, Optimizer(optimizer))
@@ -95,8 +95,7 @@ class Updates(Listener):
             self._idle = snapshot()
 
     def forward_begins(self, module):
-        modes = [one.training for one in module.modules() if isinstance(one, WITH_MODES)]
-        self._layers = len(modes), modes.count(False)
+        self._called = weakref.ref(module)
         self._prepared = GeneratorUse(self._idle[0], moved_since(self._idle)) if self._idle else NOTHING
         self._before = snapshot()
 
@@ -116,6 +115,8 @@ class Updates(Listener):
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
         calls = [replace(call, total=call.total / self.scale) for _, call in sorted(self._reached.items())]
         gradients = {at: values / self.scale for at, values in self._local.items()}
+        called = self._called and self._called()
+        modes = [one.training for one in called.modules() if isinstance(one, WITH_MODES)] if called else []
         for of in self.optimizers.values():
             own = {id(each) for each in of.parameters()} & {*gradients}
             # which parameters a pass reached is not known where they are sharded, nor of an optimizer of other tensors
@@ -126,7 +127,7 @@ class Updates(Listener):
                 of.clear()
             of.unclipped, of.scale = {}, self.scale
             one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
-                               prepared, self._again, self.scale, self._layers)
+                               prepared, self._again, self.scale, (len(modes), modes.count(False)))
             of.passes.append((one, {at: gradients[at] for at in own}))
         self.scale = 1.0
 
