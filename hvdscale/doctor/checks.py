@@ -189,7 +189,6 @@ def _cases(sample: Sample) -> Iterator[Case]:
     def metrics(model, batch) -> dict[str, float]:
         return {f"the {what} of {name}": value for name, pair in measured(workload, model, batch).sums.items()
                 for what, value in zip(("sum", "count"), pair)}
-
     if stretched := _stretched(sample, data.train, plan.stream.visits(0, 0, plan.global_batch)):
         yield Case("train", *stretched, lost)
         if any(map(is_batch_norm, sample.job.model.modules())):
@@ -283,7 +282,6 @@ def checkpoint(sample: Sample) -> Finding:
         restore(state, other)
         lost.extend(unlike(flatten(state), flatten(capture(RunState(BEFORE), other))))
         return other(BEFORE, plan.schedule.lr_at(BEFORE), set()).loss, other.model.state_dict()
-
     finding, lost = partial(JOB.finding, "checkpoint", about=plan, before=BEFORE), []
     with OwnGenerators(job.device), repeatable(job.device), scratch_folder() as folder:
         take_step = make_step()
@@ -308,8 +306,7 @@ def checkpoint(sample: Sample) -> Finding:
 
 
 def _describe(lost: list[tuple[str, str, str]], model: nn.Module) -> str:
-    """What was lost; in the words for a script that is started again, where that is of the model or the optimizer
-    alone."""
+    """What was lost, in the words for restarted scripts where that is of the model or the optimizer alone."""
     names = [name for name, *_ in lost]
     if all(name.startswith("model.") for name in names):
         trains = [f"model.{name}" for name, one in model.named_parameters() if one.requires_grad]
@@ -341,10 +338,8 @@ def evaluation(sample: Sample) -> Finding:
     def measure(chunk: int) -> tuple[dict[str, float], Counter]:
         evaluator = Counting(job.workload, splits, chunk, SingleWorker(), job.device, sample.plan.precision)
         return evaluator(model, tuple(splits)), evaluator.counts
-
     with OwnGenerators(job.device):
         (one, counts_of_one), (other, counts_of_other) = map(measure, CHUNKS)
-
     finding = partial(JOB.finding, name, chunks=CHUNKS, splits=", ".join(
         f"{len(data)} of {split}" for split, data in splits.items()))
     undefined = [column for column, value in one.items() if math.isnan(value)]
@@ -432,9 +427,9 @@ def rounding(sample: Sample) -> Finding:
     step = _step(sample, model, in_job)
     own = step - _step(sample, model, torch.where(is_rounding, 0.0, gradient))
     per_gradient = _rms(step[~is_rounding]) / _rms(in_job[~is_rounding])
-    amplified = [name for name, flags, moved, pulled in zip(names, *(
-        values.split(sizes) for values in (is_rounding, own, in_job))) if flags.any() and
-        _rms(moved[flags]) > AMPLIFIED * per_gradient * _rms(pulled[flags])]
+    each = zip(names, *(values.split(sizes) for values in (is_rounding, own, in_job)))
+    amplified = [name for name, flags, moved, pulled in each
+                 if flags.any() and _rms(moved[flags]) > AMPLIFIED * per_gradient * _rms(pulled[flags])]
     about["names"] = list_first(amplified or found, 4)
     return JOB.finding("rounding", "amplified" if amplified else "harmless", **about)
 

@@ -43,17 +43,16 @@ def examine(job: Job, layers: list[dict], workers: Workers, wanted: int = EXAMPL
     plan, said = job.plan, notes(job, sample)
     headline = (f"{plan.workload} at global batch {plan.batches}: {counted(len(findings), 'check')}; those of the "
                 f"model use a step of {sample.plan.global_batch} examples in {sample.plan.precision}")
-    about = {"workload": plan.workload, "workers": plan.workers, "global_batch": plan.global_batch,
+    about = {"workload": plan.workload, "workers": plan.workers, "global_batch": plan.global_batch, "notes": said,
              "batch_schedule": str(plan.batches), "sample": sample.plan.global_batch,
-             "precision": sample.plan.precision, "notes": said}
+             "precision": sample.plan.precision}
     in_order = tuple(sorted(findings, key=lambda f: ORDER.index(f.check)))
     return Judged(in_order, about, [headline, render_list(NOTES, said)])
 
 
 def in_this_process(sample: Sample, workers: Workers, say: Callable[[str], None] = lambda name: None,
                     ranks: Finding | None = None, checks: Collection[str] = ORDER) -> list[Finding]:
-    """Run those of the checks that need no child process, on rank 0. The finding on the ``ranks`` under a launcher is
-    added to the others."""
+    """Run the checks that need no child process on rank 0, and add the finding on the ``ranks`` under a launcher."""
     found = [ranks] if ranks else []
     for name in checks:
         with workers.together(f"the check {name!r}"):           # so no rank waits longer than one check takes

@@ -79,9 +79,9 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         differs = str(error) if isinstance(error, HvdscaleError) else (
             f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
-        return Finding(name, Verdict.FAILED, ENDED, differs,
-                       cause="the check calls the job as a run on another number of workers would",
-                       remedy="fix the error; `hvdscale-train WORKLOAD --steps 2` may show it too")
+        cause = "the check calls the job as a run on another number of workers would"
+        remedy = "fix the error; `hvdscale-train WORKLOAD --steps 2` may show it too"
+        return Finding(name, Verdict.FAILED, ENDED, differs, cause=cause, remedy=remedy)
 
 
 def trace_cause(finding: Finding, findings: Sequence[Finding], explains: Mapping[str, Collection[str]]) -> Finding:
@@ -151,8 +151,7 @@ OF_RESTARTS = Kinds(Path(__file__).with_name("resume") / "findings.toml")
 
 
 def unlike(was: Mapping[str, Any], now: Mapping[str, Any], missing: bool = False) -> list[tuple[str, Any, Any]]:
-    """The values that are not what they were: name, then and now. Those that are missing now count if asked, as empty.
-    """
+    """The values that are not what they were: name, then and now. Those missing now count if asked, as empty."""
     return [(name, value, now.get(name, "")) for name, value in was.items()
             if now.get(name, "") != value and (missing or name in now)]
 
@@ -182,8 +181,7 @@ def describe_tensors(lost: list[tuple[str, str, str]], optimized: Collection[str
 
 
 def describe_lost(lost: list[tuple[str, str, str]]) -> tuple[str, dict[str, Any]]:
-    """A kind of finding on what an optimizer has lost, ``key.parameter``, then and now; empty for nothing. And its
-    values."""
+    """A kind of finding, or none, on what an optimizer lost, ``key.parameter``, then and now; and its values."""
     if not lost:
         return "", {}
     lost = [one for one in lost if OF_GROUP not in one[0]] or lost

@@ -97,7 +97,6 @@ def render_for_machines(wanted: str, about: Mapping[str, object], findings: Sequ
     about = {**about, "exit_code": code}
     if wanted == JSON:
         return json.dumps(encode({**about, "checks": [*map(vars, findings)]}), indent=1, allow_nan=False)
-
     document = ElementTree.Element("testsuites")
     tests = ElementTree.SubElement(document, "testsuite", name=suite)
     properties = ElementTree.SubElement(tests, "properties")

@@ -38,7 +38,6 @@ CLOSE, NARROW_CLOSE = 1e-9, 1e-4        # allowed difference between sums of the
 
 class Difference(NamedTuple):
     """Where two computations diverge."""
-
     layer: str              # its name and class
     module: nn.Module
     by: float               # the largest difference relative to the largest value
@@ -48,7 +47,6 @@ class Difference(NamedTuple):
 @dataclass(frozen=True)
 class Sample:
     """A job's plan cut to ``plan.global_batch`` examples a step, and its precision."""
-
     job: Job
     plan: Plan
     limit: float            # allowed difference between sums in another order
@@ -177,8 +175,7 @@ def distance(values: Tensor, reference: Tensor) -> float:
 
 
 def calls_of(sample: Sample, model: nn.Module, parts: Sequence) -> Iterator[tuple]:
-    """The model's modules, in the order in which they return: name, module, first inputs and first outputs, of a tensor
-    per part."""
+    """The model's modules in the order in which they return: name, module, first inputs and outputs, one a part."""
     found: list[list[tuple[str, nn.Module, Tensor, Tensor]]] = []
     loss = bound_loss(sample.job.workload, sample.plan.label_smoothing)
     with passing(sample, model) as enter, contextlib.ExitStack() as hooks:

@@ -84,9 +84,8 @@ def digest(sample: Sample) -> dict[str, Entry]:
             found[f"example {index} of {name}"] = _try(
                 "read", lambda: tensors.digest([values for _, values in tensors_of(data.take(visits))]))
     what = f"the gradient of the loss of the same {sample.plan.global_batch} examples under the same seed"
-    found[what] = _try("loss", lambda: _gradient(sample))
-    splits = {split: data.first(min(len(data), DIGESTED)) for split, data in job.data.evaluated(DIGESTED).items()
-              if len(data)}
+    found[what] = _try("loss", lambda: _some_of(mean_gradient(sample, sample.model())))
+    splits = {at: one.first(min(len(one), DIGESTED)) for at, one in job.data.evaluated(DIGESTED).items() if len(one)}
     measured = _try("measure", lambda: Evaluator(job.workload, splits, DIGESTED, SingleWorker(), job.device,
                                                  sample.plan.precision)(sample.model(), tuple(splits)))
     for column in (f"{split}/{metric}" for split in splits for metric in job.workload.metrics):
@@ -104,9 +103,8 @@ def _try(part: str, compute: Callable) -> Entry:
         return Entry(part, "", f"{type(error).__name__}: {error}")
 
 
-def _gradient(sample: Sample) -> list[float]:
+def _some_of(gradient: torch.Tensor) -> list[float]:
     """The gradient's norm and some of its numbers; an exact hash would depend on the kind of processor."""
-    gradient = mean_gradient(sample, sample.model())
     return [gradient.norm().item(), *gradient[::len(gradient) // NUMBERS + 1].tolist()]
 
 
@@ -117,15 +115,13 @@ def broken(error: str) -> dict[str, Entry]:
 
 def same_on_ranks(sample: Sample, by_rank: Sequence[dict[str, Entry]], seen: str,
                   alone: Mapping[str, Entry] | None = None) -> Finding:
-    """Whether all ranks' digests equal rank 0's, and that of a single worker, ``alone``; ``seen``: what was compared,
-    in words."""
+    """Whether all ranks' digests equal rank 0's, and that of one worker, ``alone``; ``seen``: what was compared."""
     if all(WHOLE in found for found in by_rank):
         return JOB.finding(NAME, "unchecked", error=by_rank[0][WHOLE].error)
-
     known = {what: entry for what, entry in (alone or {}).items() if what in by_rank[0] and not by_rank[0][what].error}
-    for kind, cause, one, other, rank in (
-            *(("apart", "rank", by_rank[0], found, rank) for rank, found in enumerate(by_rank)),
-            ("apart_from_one", "workers", known, {what: by_rank[0][what] for what in known}, 0)):
+    compared = [("apart", "rank", by_rank[0], found, rank) for rank, found in enumerate(by_rank)]
+    compared.append(("apart_from_one", "workers", known, {what: by_rank[0][what] for what in known}, 0))
+    for kind, cause, one, other, rank in compared:
         for what in differing(one, other, sample.limit):
             entries = [found[what] for found in (one, other) if what in found]
             error = next((f": {entry.error}" for entry in entries if entry.error), "")
@@ -163,8 +159,8 @@ def simulated(name: str, layers: list[dict], wanted: int) -> Iterator[list[subpr
     """Processes that simulate both ranks of two, for the job as the user typed it and a step of ``wanted`` examples;
     ended if they are running in the end."""
     started = [subprocess.Popen(
-        module_command(MODULE, json.dumps([rank, 2, name, layers, wanted])), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(rank, 2), start_new_session=True,
+        module_command(MODULE, json.dumps([rank, 2, name, layers, wanted])), stdin=subprocess.DEVNULL, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(rank, 2), start_new_session=True,
         preexec_fn=ending_with_this_process(signal.SIGTERM)) for rank in (0, 1)]
     try:
         yield started

@@ -133,13 +133,13 @@ class Stillness(Listener):
 
     _mode: OneNumber | None = None
 
-    def forward_begins(self):
+    def forward_begins(self, module):
         if self._mode is None and torch.is_grad_enabled():
             self._mode = OneNumber()
             self._mode.__enter__()
 
     def batch(self, iterator, index, data):
-        self.forward_begins()
+        self.forward_begins(None)
 
     def pass_ends(self, roots, line):
         if self._mode is not None:

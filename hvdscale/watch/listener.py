@@ -14,7 +14,7 @@ class Listener:
 
         parameters_added(optimizer)     an optimizer has a further group of parameters
         schedule_made(schedule)         a learning-rate schedule of torch.optim was made
-        forward_begins()                the first module since the last backward pass is called with gradients enabled
+        forward_begins(module)          the first module since the last backward pass is called with gradients enabled
         inference(module)               a module that is part of no other one's call is called with gradients disabled
         loss(name, value, given, line)  a loss function of torch returned a value that has a gradient; given: arguments
         loss_scaled(scale)              a GradScaler multiplied what will be differentiated

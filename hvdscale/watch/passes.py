@@ -76,7 +76,7 @@ def install(watch: Watch) -> None:
                     passes.forward, passes.inference = before
             if torch.is_grad_enabled():
                 passes.forward = True
-                watch.tell("forward_begins")
+                watch.tell("forward_begins", module)
                 return original(module, *args, **options)
             watch.tell("inference", module)
             passes.inference = True

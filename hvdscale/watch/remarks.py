@@ -11,6 +11,7 @@ NOT_FOLLOWED = ("the gradients of parameters that torch.autograd.grad returns ({
                 "loss.backward() makes it, are followed")
 HOOK = "DistributedDataParallel has a communication hook"
 OWN_HOOK = "parameters have hooks of the script's own (register_hook)"
+IN_BACKWARD = "an optimizer steps within the backward pass"
 PROCESSES = "the processes that the script starts itself"
 TENSOR_PARALLEL = "parallelize_module"          # by which a model is divided
 WITHOUT_REPEATS = "gather_for_metrics"          # it drops the examples that fill up the last batches

@@ -238,7 +238,8 @@ def state(both: Both, check: str) -> Finding:
     kind, given = describe_lost(lost) if check == "optimizer" else describe_tensors(
         lost, both.resumed[0].optimized, both.first[0].start(0).values, saved)
     alone = len(ranks) < len(was) and all(each.get(name) == was[0].get(name) for each in was for name, *_ in lost)
-    kinds = {"same": not kind and was[0], "none": not kind, "some_ranks": alone, kind: True}
+    others = check == "optimizer" and both.first[0].optimized and not both.resumed[0].optimized
+    kinds = {"other_tensors": others, "same": not kind and was[0], "none": not kind, "some_ranks": alone, kind: True}
     return both.finding(check, kinds, ranks=ranks, **given)
 
 
@@ -470,8 +471,8 @@ def judge(both: Both, checks: Collection[str]) -> ScriptJudged:
              "written": both.written}
     headline = OF_RESTARTS.sentence("report", "headline", both, **about | {
         "asked": asked.stop, "moved": both.stop_at != asked.stop, "then": asked.then if both.other_count else None})
-    left = OF_RESTARTS.sentences("report", None, {
-        "written": both.written and not asked.in_place, "left": both.left, "unseen": True},
-                           paths=list_first(both.written, SHOWN), checkpoints=list_first(both.left, SHOWN))
+    met = {"written": both.written and not asked.in_place, "left": both.left, "unseen": True}
+    left = OF_RESTARTS.sentences("report", None, met, paths=list_first(both.written, SHOWN),
+                                 checkpoints=list_first(both.left, SHOWN))
     findings = tuple(trace_cause(found[check], [*found.values()], OF_RESTARTS.checks["explains"]) for check in checks)
     return ScriptJudged(findings, about, [" ".join([headline, *instead]), *map(wrap, left)], OF_RESTARTS.checks["must"])

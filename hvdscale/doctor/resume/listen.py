@@ -34,8 +34,8 @@ class ResumeSession(Session):
     _modules: list[torch.nn.Module] = []
     _in_memory: dict[str, str] = {}         # values that were last saved to a buffer
 
-    def forward_begins(self):
-        super().forward_begins()
+    def forward_begins(self, module):
+        super().forward_begins(module)
         record = self.record
         if record.starts and record.starts[-1].updates == record.made:
             return

@@ -12,7 +12,7 @@ from ...formatting.screen import USUAL, terminal_width, wrap
 from ...formatting.text_table import aligned
 from ...system.cores import describe_load
 from ...watch.place import place_for
-from ...watch.remarks import ALONE, OWN_HOOK, REDRAWN
+from ...watch.remarks import ALONE, IN_BACKWARD, OWN_HOOK, REDRAWN
 from ...watch.runner import ScriptRequest
 from ...workers.launch import Process
 from ..finding import Finding, Verdict, trace_cause
@@ -244,7 +244,8 @@ def unseen(pair: Pair, still: Pair | None = None) -> list[str]:
     loaded, rounds = all(map(trained, pair.records)), rounds_of(pair.many)
     one, many = ([*trained(record), None][0] for record in (pair.one, pair.many[0]))
     sizes = {batch.examples for each in rounds[:1] for rank in each.ranks for one in rank for batch in one.batches}
-    remarks = dict.fromkeys(one for record in pair.many for one in record.remarks if one not in (REDRAWN, OWN_HOOK))
+    kept = REDRAWN, OWN_HOOK, IN_BACKWARD
+    remarks = dict.fromkeys(one for record in pair.many for one in record.remarks if one not in kept)
     return [*remarks, *KINDS.sentences("not_checked", pair, {
         "other_batches": pair.batch is None,
         "first_update": pair.batch is not None and not (still or pair).both[0].comparable,

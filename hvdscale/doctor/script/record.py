@@ -28,7 +28,6 @@ State = dict[str, tuple[int, int]]      # path -> bytes, time of the last change
 @dataclass(frozen=True)
 class GeneratorUse:
     """Random generators around a piece of work."""
-
     before: dict[str, str]      # a digest of each global one's state
     moved: frozenset[str]       # those that moved; ``own`` among them: any that the script has made
 
@@ -39,7 +38,6 @@ NOTHING = GeneratorUse({}, frozenset())
 @dataclass
 class LoadedBatch:
     """A batch that a loader returned."""
-
     ids: tuple[int | str, ...]      # of its examples in the underlying data set; empty for an iterable data set
     contents: tuple[str, ...]       # a digest of each example, with a dot between those of its parts; empty if unknown
     examples: int                   # how many
@@ -50,7 +48,6 @@ class LoadedBatch:
 @dataclass
 class Sampling:
     """The sampler of a loader; None where it has no such attribute."""
-
     name: str
     length: int | None
     replicas: int | None
@@ -67,7 +64,6 @@ class Sampling:
 @dataclass
 class Iteration:
     """One pass over a loader."""
-
     data: tuple[str, int]       # the underlying data set's class and length (-1: unknown)
     iterable: bool
     sampling: Sampling
@@ -90,7 +86,6 @@ class Iteration:
 @dataclass
 class LossCall:
     """One call of a loss function of torch, seen from the backward pass."""
-
     name: str
     count: float            # of targets it is taken over (weighted, if the classes are)
     total: float            # derivative of what was differentiated by this loss as a mean
@@ -102,7 +97,6 @@ class LossCall:
 @dataclass
 class BackwardPass:
     """One backward pass: local numbers, before any reduction over ranks."""
-
     loss: float             # the value that was differentiated
     gradient: np.ndarray
     losses: list[LossCall]
@@ -113,12 +107,13 @@ class BackwardPass:
     prepared: GeneratorUse = NOTHING    # between the batch, or the pass before, and the first call of a module
     again: bool = False     # no module was called since the pass before
     scale: float = 1.0      # of a GradScaler
+    # of the module first called: layers of dropout and normalization, and those in evaluation mode as the pass ends
+    layers: tuple[int, int] = 0, 0
 
 
 @dataclass
 class Clip:
     """A call that clips gradients."""
-
     norm: float             # before
     limit: float
     passes: int             # of the update, that came before it
@@ -131,7 +126,6 @@ class Clip:
 @dataclass
 class Update:
     """One step of an optimizer. Samples are numbers at fixed places of its parameters."""
-
     gradient: np.ndarray        # as the step took it
     before_clips: np.ndarray    # without what clipped it after the last pass
     parameters: np.ndarray
@@ -159,7 +153,6 @@ class OptimizerUpdates:
 @dataclass
 class Logged:
     """A loss or norm that a rank printed or logged."""
-
     name: str
     value: float
     within: float           # half of its last digit
@@ -169,7 +162,6 @@ class Logged:
 @dataclass
 class FileUse:
     """A file or folder that was used."""
-
     act: str                # SAVED and LOADED: by a function for checkpoints
     path: str               # in the script's folder a relative one; of what was saved, the name it was given afterwards
     updates: int            # made before
@@ -181,7 +173,6 @@ class FileUse:
 @dataclass
 class Start:
     """What an update of such a script begins from, at the first call of a module after the update before."""
-
     updates: int                # made before
     # described by tensors.describe: the parameters and buffers of the process's modules; the states of optimizers, by
     # key and parameter, and their settings, by key and group, whose names begin with OPTIMIZER
@@ -192,7 +183,6 @@ class Start:
 @dataclass
 class Record:
     """All that one rank's process saw."""
-
     rank: int
     workers: int
     state: str = RUNNING

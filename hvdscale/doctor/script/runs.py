@@ -153,8 +153,7 @@ def find_error(asked: ScriptRequest, run: Run) -> ScriptError | None:
 
 
 def _waiting(run: Run) -> str:
-    """Where the ranks stood that had not ended, if each of them waited for others, at another line or for a rank that
-    has ended; else empty."""
+    """Where ranks that had not ended stood, if each waited for others elsewhere, or for an ended one; else empty."""
     running, found = [record.rank for record in run.records if record.state == RUNNING], {}
     for rank in running:
         frames = STANDS.findall(_text_of(runner.file_of(run.place, rank, "stack")))

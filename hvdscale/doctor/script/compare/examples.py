@@ -56,7 +56,7 @@ def examples(pair: Pair) -> Finding:
     later = [one.updates for one in trained(pair.many[0])[1:]]
     if other and pair.batch is not None and other in later and not pair.drew_by(other):
         return pair.finding(EXAMPLES, "departs", update=other + 1, where=first.made)
-    return pair.finding(EXAMPLES, "apart", drawn=pair.replaces, as_on_one=pair.batch is not None and other is None)
+    return pair.finding(EXAMPLES, "apart", drawn=_replaces(pair), as_on_one=pair.batch is not None and other is None)
 
 
 def _others(pair: Pair, first: Iteration) -> Finding | None:
@@ -86,7 +86,7 @@ def _shared(pair: Pair, first: Iteration, keys: list[list[list]]) -> Finding | N
     twice, padded = _repeated(ranks), max(loop.sampling.padded for loop in pair.loops)
     same = all(Counter(map(str, each[0])) == Counter(map(str, other)) for each in keys for other in each)
     own = pair.same_data is False       # data sets of the ranks' own, which may have some example twice
-    own_order = not same and (pair.replaces or not own and first.sampling.name in WHOLE)        # on each rank
+    own_order = not same and (_replaces(pair) or not own and first.sampling.name in WHOLE)        # on each rank
     by_chance = 0 if pair.known_by_index else BY_CHANCE * max(len(each) - len({*each}) for each in (*ranks, alone))
     if own_order or twice <= max(padded, 2 * own, by_chance):
         return None
@@ -117,6 +117,13 @@ def planned(record: Record, but_last: bool = False) -> list[int | str]:
     return [one for batch in batches[:len(batches) - but_last] for one in batch] if known else []
 
 
+def _replaces(pair: Pair) -> bool:
+    """Whether examples are drawn with replacement: the sampler is known to, or it shares out what has some twice on one
+    worker."""
+    alone, together = planned(pair.one), sum(len(planned(record)) for record in pair.many)
+    return any(loop.sampling.replacement for loop in pair.loops) or len({*alone}) < len(alone) > together / 2
+
+
 def filled_up(pair: Pair) -> int:
     """How many examples the ranks' last batches of the first epoch repeat, as accelerate's BatchSamplerShard fills them
     up so that all ranks have as many; 0 where others do, or some are left out."""
@@ -132,7 +139,7 @@ def _over_the_epoch(pair: Pair, first: Iteration) -> Finding | None:
     """A failed finding, where a sampler shares the epoch out so that ranks have the same examples, or none has some."""
     ranks, alone = [planned(record) for record in pair.many], planned(pair.one)
     twice, never = _repeated(ranks), len({*alone}.difference(*ranks))
-    unknown = not all(ranks) or not alone or not pair.known_by_index or pair.replaces or first.sampling.name in WHOLE
+    unknown = not all(ranks) or not alone or not pair.known_by_index or _replaces(pair) or first.sampling.name in WHOLE
     if unknown or twice <= first.sampling.padded or all(each == ranks[0] for each in ranks) or filled_up(pair):
         return None
     seeds = first.sampling.replicas == pair.workers and len({*map(tuple, ranks)}) == pair.workers
@@ -248,16 +255,15 @@ def _order(pair: Pair) -> Finding:
     if first.iterable or all(isinstance(one, int) for one in ids) and len({*np.diff(ids)}) == 1:
         return pair.finding(EPOCHS, "alike")
     one, two = both[repeated[0]]
-    constant = one.sampling.epoch is not None and one.sampling.epoch == two.sampling.epoch and two.sampling.line
+    epoch = two.sampling.epoch
+    causes = {"late": one.sampling.epoch is None, "constant": one.sampling.epoch == epoch} if epoch is not None else {}
     return pair.finding(EPOCHS, "no_set_epoch" if sampling.settable else "repeats", count=len(repeated), ranks=repeated,
-                        sampler=sampling.name, where=constant or first.line, epoch=one.sampling.epoch,
-                        cause="constant" if constant else "")
+                        sampler=sampling.name, where=two.sampling.line or first.line, epoch=epoch, cause=causes)
 
 
 @dataclass
 class Round:
     """One evaluation of one data set."""
-
     key: Key
     ranks: list[list[Iteration]]        # the passes over loaders on each
 

@@ -1,12 +1,11 @@
-"""Whether each update took the mean gradient over all its examples: of a weighted sum of the ranks' local ones, whether
-the weights make that."""
+"""Whether each update took the mean gradient over all its examples, by the weights of the ranks' gradients in it."""
 
 import math
 
 import numpy as np
 
 from ....formatting.numbers import list_first
-from ....watch.remarks import HOOK, OWN_HOOK
+from ....watch.remarks import HOOK, IN_BACKWARD, OWN_HOOK
 from ...finding import Choice, Finding, first_met
 from .pair import (ACTIVE, CLOSE, BothRuns, Pair, Weighing, alike, apart, are_finite, close, factor, factor_of,
                    only_call, passes_of)
@@ -17,7 +16,8 @@ NAME, OF_WRAPPER = "gradient", ("not_reduced", "parts", "own_group")        # wh
 
 def gradient(pair: Pair) -> Finding:
     """The first fault of any update; else a passed finding with the largest difference, or what was not seen."""
-    checks = (_early_clip, _parted, _apart, _clipped, _changed, undivided, remainder, scaled, unequal, against_one)
+    checks = (_modes, _early_clip, _parted, _apart, _clipped, _changed, undivided, remainder, scaled, unequal,
+              against_one)
     faults = (check(both) for check in checks for both in pair.both.values())
     return _hidden(pair) or next(filter(None, faults), None) or judge(pair)
 
@@ -41,7 +41,7 @@ def _hidden(pair: Pair) -> Finding | None:
         return pair.finding(NAME, kinds, times=times, where=pair.at(0)[0].line)
     updates = [update for at in pair.whole for update in pair.at(at)]
     if not all(update.passes for update in updates):
-        return pair.finding(NAME, "no_pass")
+        return pair.finding(NAME, "in_backward" if IN_BACKWARD in pair.many[0].remarks else "no_pass")
     if not any(update.gradient.any() for update in updates):
         passes = updates[0].passes
         return pair.finding(NAME, "lost" if passes[-1].gradient.any() else "zero", update=1, passes=len(passes),
@@ -61,6 +61,13 @@ def _clipped_alone(pair: Pair) -> Finding | None:
             return pair.finding(NAME, "clipped_by_parts", update=at + 1, factors=factors, name="all that a rank has",
                                 by=1 - min(norms) / max(norms), limit=pair.limit, where=clips[0].line)
     return None
+
+
+def _modes(both: BothRuns) -> Finding | None:
+    """The ranks train models whose dropout or batch-norm is in other modes."""
+    layers, evaluate = zip(*(each.passes[-1].layers for each in both.ranks))
+    parted = len({*layers}) == 1 and len({*evaluate}) > 1 and not both.agrees
+    return finding(both, "modes", layers=layers[0], evaluate=[*evaluate]) if parted else None
 
 
 def _apart(both: BothRuns) -> Finding | None:
@@ -130,8 +137,7 @@ def _combined_in_step(pair: Pair) -> Finding:
 
 
 def _early_clip(both: BothRuns) -> Finding | None:
-    """Gradients were clipped before a GradScaler divided them again, while Horovod combined them, or before further
-    ones were added to them."""
+    """Gradients were clipped before a GradScaler divided them, before Horovod did, or before others were added."""
     for update in both.ranks:
         for clip in update.clips:
             cuts, between = not clip.norm <= clip.limit, clip.passes < len(update.passes)
@@ -160,6 +166,10 @@ def _changed(both: BothRuns) -> Finding | None:
     by_number = {"largest": ranks.max(0), "smallest": ranks.min(0), "product": ranks.prod(0)}
     if how := first_met({how: apart(made, taken) <= limit for how, made in by_number.items()}):
         return finding(both, "by_number", how=how, by=one.residual, where=both.ranks[0].line)
+    if clips := [clip for update in both.ranks for clip in update.clips[-1:]]:
+        cut = ranks.clip(-clips[0].limit, clips[0].limit).mean(0)
+        if math.isnan(clips[0].norm) and factor(cut, taken):
+            return finding(both, "clipped_values", by=one.residual, where=clips[0].line)
     if both.at:                                         # or with that of the update before
         local = [each.gradient for each in passes_of(both.ranks)]
         columns = np.stack([*local, both.pair.at(both.at - 1)[0].gradient], axis=1)
@@ -233,8 +243,7 @@ def _causes_of(both: BothRuns, ratio: float, alone: float | None) -> Choice:
 
 
 def other_divisor(pair: Pair) -> tuple[int, int]:
-    """By how many targets the loss of the first update is divided, on any number of workers, and how many it has, where
-    these are others."""
+    """By how many targets the first loss is divided, on any number of workers, and how many it has, if others."""
     weighed, ratios = zip(*((each.weighing, each.ratio) for each in pair.both.values()))
     if not all(ratio and close(ratio, 1) for ratio in ratios) or close(weighed[0].scale, 1):
         return 0, 0
@@ -243,7 +252,9 @@ def other_divisor(pair: Pair) -> tuple[int, int]:
     if len({*counts}) < 2 or any(abs(each - count) > 0.01 for each, count in zip(divided, counts)):
         return 0, 0
     of_examples = counts == [sum(pair.examples(pair.many, at)) for at in pair.whole]       # of sums over their targets
-    return (0, 0) if of_examples else (counts[0], round(weighed[0].counts.sum()))
+    times = [max(each.scale, 1 / each.scale) for each in weighed]       # whole ones are factors of the script's own
+    by_factors = np.allclose(times, np.round(times), rtol=1e-4)
+    return (0, 0) if of_examples or by_factors else (counts[0], round(weighed[0].counts.sum()))
 
 
 def unequal(both: BothRuns) -> Finding | None:
@@ -303,9 +314,9 @@ def _why_another(both: BothRuns) -> str:
     if not one or names != {call.name for call in many}:
         return "mixed"
     for name in names:
-        (values, weights), (others, their_weights) = (
-            [np.concatenate([getattr(call, field) for call in calls if call.name == name])
-             for field in ("values", "weights")] for calls in (one, many))
+        calls = [[call for call in each if call.name == name] for each in (one, many)]
+        values, others = (np.concatenate([call.values for call in each]) for each in calls)
+        weights, their_weights = (np.concatenate([call.weights for call in each]) for each in calls)
         if not math.isclose(values.sum(), others.sum(), rel_tol=both.floor / 100):
             return "mixed"
         weights, share = weights[values.argsort()], both.reduction.weights[0].mean() * their_weights[others.argsort()]
@@ -361,6 +372,6 @@ def judge_passes(pair: Pair) -> Finding:
             weights = [sum(call.total for call in row) / sum(call.count for call in row) for row in calls if all(row)]
             uneven = len(weights) == pair.workers and not alike(weights)
             return finding(both, "another", by=by, limit=both.floor, made=[*map(len, calls)],
-                           cause="uneven_passes" if uneven else "unexplained_passes",
-                           weights=[weight / max(weights) for weight in weights])
+                           weights=[weight / max(weights) for weight in weights],
+                           cause="uneven_passes" if uneven else "unexplained_passes")
     return pair.finding(NAME, "uneven_as_on_one" if compared else "uneven_passes", count=len(compared))

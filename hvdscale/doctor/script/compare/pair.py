@@ -31,7 +31,6 @@ ROUNDED = 1e-6          # likewise, of parameters to which something was added a
 @dataclass(eq=False)
 class Pair:
     """The two runs."""
-
     one: Record                 # of the only rank
     many: list[Record]          # one a rank
     batch: int | None           # the global batch of both; None: each run had its own
@@ -43,7 +42,6 @@ class Pair:
         self.records, self.library = [self.one, *self.many], self.many[0].library
         self.workers, self.loops = len(self.many), [one for record in self.many for one in trained(record)]
         self.times = self.workers / self.base       # how many times as many the second run has
-        self.replaces = any(loop.sampling.replacement for loop in self.loops)
         steps = [self.steps(record) for record in self.records]
         self.updates = min(len(one.updates) for one in steps)           # that all ranks of both runs have made
         self.compared = len(self.whole)
@@ -185,7 +183,6 @@ def trained(record: Record) -> list[Iteration]:
 @dataclass(eq=False)
 class BothRuns:
     """The update of one number on each rank of the many, and on one worker."""
-
     pair: Pair
     at: int
 
@@ -247,8 +244,7 @@ def batches_of(record: Record, updates: list[Update]) -> list[list[LoadedBatch]]
 
 
 def _ends(iteration: Iteration, seen: list[list[int]]) -> list[int]:
-    """How many batches have been used before the first of the updates, which is 0, and by the end of each; ``seen``:
-    fetched by each of its passes."""
+    """How many batches were used before the first update, 0, and by the end of each; ``seen``: fetched by each pass."""
     counts, ends = [0, *(each[-1] for each in seen)], [0]
     fetched = [now - before for before, now in pairwise(counts)]
     ahead = 0                   # fetched by the first update before they are needed
@@ -296,7 +292,6 @@ def _agree(one: Contents, other: Contents) -> bool | None:
 @dataclass(frozen=True)
 class Reduction:
     """One update's gradient as sum over ranks and passes of weight times local gradient."""
-
     weights: np.ndarray             # shape (ranks that took it, ranks that computed, passes)
     residual: float                 # what the sum leaves of it, relative
     spread: float                   # how far the ranks' gradients are apart, relative
@@ -350,7 +345,6 @@ def only_call(one: BackwardPass) -> LossCall | None:
 @dataclass(frozen=True)
 class Weighing:
     """With which weight the targets of all ranks and passes enter the gradient."""
-
     scale: float            # 1: the gradient is the mean over all targets, up to how they are weighed among each other
     counts: np.ndarray      # of targets, shape (ranks, passes)
     weights: np.ndarray     # of each rank's and pass's mean in the gradient, in the same shape

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ....formatting.numbers import list_first, listed, number
-from ....watch.remarks import OWN
+from ....watch.remarks import IN_BACKWARD, OWN
 from ...finding import STATISTICS, Finding, Verdict, first_met, unlike
 from ..record import GeneratorUse, Iteration, Record, Update
 from .pair import CLOSE, DEPARTED, KINDS, ROUNDED, BothRuns, Pair, apart, close, factor, passes_of, trained
@@ -74,12 +74,12 @@ def _different(pair: Pair, at: int) -> Finding:
     steps_alike = all(each.rates == one.rates and np.array_equal(each.gradient, one.gradient) for each in others)
     written = all(each.digest_after == one.digest_after for each in others)
     return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=one.line, update=at + 1,
-                        cause={"other_steps": not steps_alike, "written": written, "state": True})
+                        cause={"in_backward": IN_BACKWARD in pair.many[0].remarks and not steps_alike,
+                               "other_steps": not steps_alike, "written": written, "state": True})
 
 
 def averaged(pair: Pair) -> tuple[int, list[str]] | None:
-    """The first update before which parameters that the step before had moved apart are the same on all ranks, and
-    those that still differ."""
+    """The first update before which what a step moved apart is the same on all ranks, and what still differs."""
     for at in range(1, pair.updates):
         before, now = ([name for name, parts in pair.parts([getattr(update, which) for update in pair.at(number)])
                         if any(not np.array_equal(parts[0], part) for part in parts)]
@@ -113,8 +113,7 @@ def _averaged(pair: Pair, at: int, left: list[str]) -> Finding:
 
 
 def _weights(steps: list[list[Update]]) -> np.ndarray | None:
-    """With which weights the ranks' changes from the first of these updates on make the parameters of the last one;
-    None where they do not."""
+    """With which weights the ranks' changes since the first update make the parameters of the last; None: with none."""
     start = steps[0][0].parameters
     changes, now = np.stack([update.after - start for update in steps[-2]], axis=1), steps[-1][0].parameters - start
     weights = np.linalg.lstsq(changes, now, rcond=None)[0]
@@ -282,8 +281,7 @@ def is_joined(records: Sequence[Record]) -> bool:
 
 
 def together(ranks: Sequence[Record]) -> Record:
-    """The ranks' record as one worker's: each batch has the examples of all, each update their passes, and a pass its
-    share of the mean loss."""
+    """The ranks' record as one worker's, with all examples and passes, each with its share of the mean loss."""
     optimizers = [replace(each[0], updates=[*map(_update, zip(*(one.updates for one in each)))])
                   for each in zip(*(record.optimizers for record in ranks))]
     iterations = [*map(_iteration, zip(*(record.iterations for record in ranks)))]
@@ -326,7 +324,10 @@ def random_numbers(pair: Pair) -> Finding:
         if same:
             return pair.finding(RANDOM, kind, passes=len(model[0]), where=where, cause=cause,
                                 in_loaders=same is in_workers, names=listed(sorted(OF[name] for name in same)))
-    return pair.finding(RANDOM, "differ", passes=len(model[0]))
+    differ = [len({one.before.get("random") for one in each}) > 1 for each in zip(*preparing)]
+    first = differ.index(True) if any(differ) else 0
+    parted = first and all("random" in one.moved for each in model for one in each[first:])
+    return pair.finding(RANDOM, "parted" if parted else "differ", passes=len(model[0]), first=first + 1, where=backward)
 
 
 def by_rank(pair: Pair) -> bool:

@@ -34,6 +34,7 @@ class Batches(Listener):
         self._before = snapshot()
         self._noted: frozenset[str] = frozenset()               # generators that this loader worker has drawn from
         self._data: weakref.ref | None = None                   # the data set that was trained on first
+        self._iterators: weakref.WeakSet = weakref.WeakSet()
         # that returned a batch since the last backward pass, by whether the model was in evaluation mode; each with the
         # id of what its loader samples by
         self._since: dict[bool, list[tuple[int, Iteration]]] = {False: [], True: []}
@@ -67,9 +68,16 @@ class Batches(Listener):
             subset = record.subsets.index(indices)
         while isinstance(dataset, Subset):
             dataset = dataset.dataset
-        size, line = _length(dataset), line_of_call()
+        size, line, name = _length(dataset), line_of_call(), type(dataset).__name__
+        data = name, -1 if size is None else size
+        beside = {one._iteration.data for one in self._iterators
+                  if not one._iteration.ended and one._base is not dataset}
+        if data in beside and torch.is_grad_enabled() and not self.evaluating:      # two data sets, read by turns
+            data = f"{name} 2", data[1]
+        iterator._base = dataset
+        self._iterators.add(iterator)
         iterator._iteration = iteration = Iteration(
-            (type(dataset).__name__, -1 if size is None else size),
+            data,
             iterator._dataset_kind == dataloader._DatasetKind.Iterable, _sampling(iterator), record.made,
             int(iterator._base_seed) if iterator._num_workers > 0 else None, subset, line=line,
             made=getattr(iterator._index_sampler, "_line", line))

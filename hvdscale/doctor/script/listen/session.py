@@ -96,7 +96,7 @@ class Session(Listener):
         if text not in self.record.instead:
             self.record.instead.append(text)
 
-    def forward_begins(self):
+    def forward_begins(self, module):
         """Read what this rank has printed meanwhile."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -62,8 +62,7 @@ def digest(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def describe(value: Any) -> str:
-    """A number as it prints, or a tensor's kind of number and a digest, of a large one at fixed places; 0 for zeros
-    alone."""
+    """A number as it prints, or a tensor's type and a digest, of a large one at fixed places; 0 for zeros alone."""
     own = local(value.detach()) if isinstance(value, torch.Tensor) else np.asarray(value)
     if not own.ndim:
         return str(own.item())

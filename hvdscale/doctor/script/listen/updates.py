@@ -8,13 +8,14 @@ import torch
 
 from ....watch.generators import moved_since, snapshot
 from ....watch.listener import Listener
-from ....watch.remarks import OWN_HOOK
+from ....watch.remarks import IN_BACKWARD, OWN_HOOK
 from ..record import NOTHING, BackwardPass, Clip, GeneratorUse, LossCall, OptimizerUpdates, Update
 from .batches import Batches
 from .session import Session
 from .tensors import digest, digest_untrained, local, names_of, sample, sampled, square_of, trained_modules, untaken
 
 OF_CLASSES = ("cross_entropy", "nll_loss")
+WITH_MODES = torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase
 ENDS = {"CosineAnnealingLR": "T_max", "OneCycleLR": "total_steps", "PolynomialLR": "total_iters"}
 SETTINGS = ("momentum", "weight_decay", "betas", "eps", "dampening", "nesterov")     # of an optimizer's groups
 MOST_TARGETS = 4096     # of a call that are kept one by one
@@ -23,7 +24,6 @@ Samples = dict[int, np.ndarray]         # by id of the parameter
 
 class Optimizer:
     """What came before the next update of one optimizer."""
-
     steps: OptimizerUpdates | None = None       # once it has made one
     update: Update | None = None                # that is being made
     evaluated = False
@@ -58,7 +58,7 @@ class Updates(Listener):
         self._schedules: weakref.WeakSet = weakref.WeakSet()
         self.schedule_made = self._schedules.add                    # an event
         # the generators at the first forward, and at the last batch or pass
-        self._before, self._idle, self._prepared = None, None, NOTHING
+        self._before, self._idle, self._prepared, self._called = None, None, NOTHING, None
 
     def _of(self, optimizer: torch.optim.Optimizer) -> Optimizer:
         return self.optimizers.setdefault(optimizer, Optimizer(optimizer))
@@ -94,7 +94,8 @@ class Updates(Listener):
         if self._before is None:
             self._idle = snapshot()
 
-    def forward_begins(self):
+    def forward_begins(self, module):
+        self._called = weakref.ref(module)
         self._prepared = GeneratorUse(self._idle[0], moved_since(self._idle)) if self._idle else NOTHING
         self._before = snapshot()
 
@@ -114,6 +115,8 @@ class Updates(Listener):
         loss = sum(local(root.detach()).double().sum().item() for root in roots) / self.scale
         calls = [replace(call, total=call.total / self.scale) for _, call in sorted(self._reached.items())]
         gradients = {at: values / self.scale for at, values in self._local.items()}
+        called = self._called and self._called()
+        modes = [one.training for one in called.modules() if isinstance(one, WITH_MODES)] if called else []
         for of in self.optimizers.values():
             own = {id(each) for each in of.parameters()} & {*gradients}
             # which parameters a pass reached is not known where they are sharded, nor of an optimizer of other tensors
@@ -123,8 +126,9 @@ class Updates(Listener):
                 of.reached = True
                 of.clear()
             of.unclipped, of.scale = {}, self.scale
-            of.passes.append((BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough,
-                                           line, prepared, self._again, self.scale), {at: gradients[at] for at in own}))
+            one = BackwardPass(loss, np.empty(0), calls, self.batches.fetched(), self._drawn, self._rough, line,
+                               prepared, self._again, self.scale, (len(modes), modes.count(False)))
+            of.passes.append((one, {at: gradients[at] for at in own}))
         self.scale = 1.0
 
     def clipping(self, parameters):
@@ -147,6 +151,8 @@ class Updates(Listener):
     def step_begins(self, optimizer, line):
         of = self._of(optimizer)
         of.update, of.evaluated, self._line = None, False, line
+        if torch._C._current_graph_task_id() >= 0:
+            self.session.remark(IN_BACKWARD)
 
     def writes(self, optimizer, evaluated):
         of = self._of(optimizer)
