@@ -16,7 +16,7 @@ _LIBRARIES = tuple(os.path.join(folder, "") for folder in (
 TRACEBACK = "HVDSCALE_TRACEBACK"        # variable; 1: tracebacks of the user's own code are printed
 
 
-def describe_raised(error: Exception) -> str:
+def describe_raised(error: Exception | SystemExit) -> str:
     """An error of the user's own code in a line, with the innermost line of that code, or else of any, it came from."""
     frame = (_own_frames(error) or traceback.extract_tb(error.__traceback__))[-1]
     said = " ".join(str(error).split())
@@ -24,12 +24,12 @@ def describe_raised(error: Exception) -> str:
                       *getattr(error, "__notes__", ())])
 
 
-def is_of_user_code(error: Exception) -> bool:
+def is_of_user_code(error: Exception | SystemExit) -> bool:
     """Whether the user's own code raised it, or a note says what of that code is at fault."""
     return bool(_own_frames(error) or getattr(error, "__notes__", ()))
 
 
-def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
+def _own_frames(error: Exception | SystemExit) -> list[traceback.FrameSummary]:
     return [frame for frame in traceback.extract_tb(error.__traceback__)
             if not frame.filename.startswith((*_LIBRARIES, "<"))]
 

@@ -23,6 +23,7 @@ from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from ..errors import DataError, HvdscaleError, StoppedError, describe_raised
 from ..plan.shards import Visits, stream_key
+from ..system.hangup import SignalExit
 from ..system.source import digest_of
 
 AUGMENTATION = "augmentation"       # the purpose that keys the random streams here
@@ -197,9 +198,9 @@ class MapSplit:
             examples = [self._read(int(i), int(epoch), visits.seed) for i, epoch in zip(*visits[:2])]
             try:
                 return (self.collate or default_collate)(examples)
-            except HvdscaleError:
+            except (HvdscaleError, SignalExit):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 hint = "" if self.collate else "; if examples differ in length, give MapSplit a collate function"
                 some = ", ".join(map(str, visits.indices[:4].tolist())) + (", ..." if len(visits.indices) > 4 else "")
                 raise DataError(f"examples {some} of {type(self.dataset).__name__} cannot form a batch: "
@@ -217,9 +218,9 @@ class MapSplit:
         seed_generators(stream_key(seed, AUGMENTATION, epoch, index), gpus=False)
         try:
             return self.dataset[index]
-        except HvdscaleError:
+        except (HvdscaleError, SignalExit):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = f"example {index} of {type(self.dataset).__name__}"
             raise DataError(f"{what} cannot be read: {describe_raised(error)}") from None
 

@@ -29,6 +29,7 @@ from typing import Any
 from ..errors import HvdscaleError, WorkersError
 from ..formatting.numbers import fill, list_first
 from ..plan.settings import read_toml
+from ..system.hangup import SignalExit
 
 ENDED = "the job's own code raised an error, which ended this check"
 
@@ -73,9 +74,9 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
     """Run the check; an error raised by the job's own code becomes a failed finding."""
     try:
         return check()
-    except WorkersError:
+    except (WorkersError, SignalExit):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         differs = str(error) if isinstance(error, HvdscaleError) else (
             f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")

@@ -18,6 +18,10 @@ _postponed: list[bool] = []         # one entry a signal that waits
 _raises = [True]                    # the innermost: whether a signal raises at once
 
 
+class SignalExit(SystemExit):
+    """The end that a signal asks for; any other SystemExit is an ``exit()`` of the user's own code."""
+
+
 def heed(handler: Callable | int, but_for: tuple[int, ...] = ()) -> dict[int, Any]:
     """Have these signals handled; returns the handlers before. SIGHUP stays ignored where it is, as under nohup."""
     return {number: signal.signal(number, handler) for number in STOPPING
@@ -94,9 +98,9 @@ def guard_streams(lasting: bool = False) -> None:
 
 
 def end_at_signals() -> None:
-    """Have TERM and HUP raise SystemExit, with the code that a shell reports, so that temporary files are removed."""
+    """Have TERM and HUP raise SignalExit, with the code that a shell reports, so that temporary files are removed."""
     def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        raise SignalExit(128 + number)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, end)

@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 
 from ..errors import HvdscaleError, StoppedError, UsageError, describe_raised
+from .hangup import SignalExit
 
 
 def import_object(name: str, what: str):
@@ -17,9 +18,9 @@ def import_object(name: str, what: str):
         sys.path.insert(0, os.getcwd())         # as `python -m` has it: a job's file lies where its command is typed
     try:
         found = importlib.import_module(module)
-    except StoppedError:
+    except (StoppedError, SignalExit):
         raise
-    except Exception as error:                  # the module is the user's: anything
+    except (Exception, SystemExit) as error:    # the module is the user's: anything
         raise UsageError(f"{what} {name!r} cannot be imported: {_why_not(module, error)}") from None
     if not hasattr(found, attribute):
         defined = [own for own, value in vars(found).items() if not own.startswith("_")
@@ -30,8 +31,10 @@ def import_object(name: str, what: str):
     return getattr(found, attribute)
 
 
-def _why_not(module: str, error: Exception) -> str:
+def _why_not(module: str, error: Exception | SystemExit) -> str:
     """Why the module was not imported; of one that is nowhere, where it was looked for and how it is found."""
+    if isinstance(error, SystemExit):
+        return f"{describe_raised(error)}; put what runs it as a script under if __name__ == '__main__':"
     if isinstance(error, (ImportError, SyntaxError)) and not isinstance(error, ModuleNotFoundError):
         return str(error)
     if not (isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")):
