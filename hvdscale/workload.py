@@ -249,8 +249,8 @@ def measured(workload: Workload, model: nn.Module, batch) -> BatchMeasures:
                                 "batch and the count: (values.sum(), len(values))") from None
     for name, length in workload.parts.items():
         if not isinstance(given[name], Tensor) or given[name].shape != (length,):
-            raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}, but parts declares a vector of "
-                                f"{length}")
+            raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}; as a part of length {length} it "
+                                f"must be a tensor of shape ({length},), a sum over the batch without a count")
         parts[name] = given[name].tolist()
     return BatchMeasures(sums, parts)
 
@@ -386,10 +386,9 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
     """Sum over the examples of the cross-entropy to targets of 1 - s on the label and s / (K - 1) on each other class.
 
     This is the published definition (Shallue et al. 2019). torch's ``label_smoothing`` spreads s over all K classes, so
-    s here equals s K / (K - 1) there.
+    s here equals s K / (K - 1) there. Raises PlanError for a share above the most.
 
     logits  (n, K);  labels  (n,) int64;  smoothing  s in [0, 1 - 1/K]
-    Raises PlanError for a share that gives the true class less weight than each other class.
     """
     classes = logits.shape[1]
     _refuse_too_smooth(smoothing, classes)

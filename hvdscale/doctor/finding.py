@@ -29,7 +29,6 @@ from typing import Any
 from ..errors import HvdscaleError, WorkersError
 from ..formatting.numbers import fill, list_first
 from ..plan.settings import read_toml
-from ..system.hangup import SignalExit
 
 ENDED = "the job's own code raised an error, which ended this check"
 
@@ -74,7 +73,7 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
     """Run the check; an error raised by the job's own code becomes a failed finding."""
     try:
         return check()
-    except (WorkersError, SignalExit):
+    except WorkersError:
         raise
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -29,7 +29,6 @@ from ..errors import CommunicationError, HvdscaleError, WorkersError
 from ..plan.shards import Visits
 from ..system.cores import describe_load
 from ..system.forked import ending_with_this_process
-from ..system.hangup import SignalExit
 from ..system.run_module import module_command
 from ..training.evaluate import Evaluator
 from ..watch import collectives
@@ -99,7 +98,7 @@ def digest(sample: Sample) -> dict[str, Entry]:
 def _try(part: str, compute: Callable) -> Entry:
     try:
         return Entry(part, compute())
-    except (WorkersError, SignalExit):
+    except WorkersError:
         raise
     except (Exception, SystemExit) as error:
         return Entry(part, "", f"{type(error).__name__}: {error}")

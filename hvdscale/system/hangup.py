@@ -9,17 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import OutputError, StoppedError
+from ..errors import OutputError, SignalEnd, StoppedError
 
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 STOPPED = "stopped by a signal before the first step or after the last one; the same command resumes"
 _stopped: list[bool] = []           # one entry where all ranks have agreed to
 _postponed: list[bool] = []         # one entry a signal that waits
 _raises = [True]                    # the innermost: whether a signal raises at once
-
-
-class SignalExit(SystemExit):
-    """The end that a signal asks for; any other SystemExit is an ``exit()`` of the user's own code."""
 
 
 def heed(handler: Callable | int, but_for: tuple[int, ...] = ()) -> dict[int, Any]:
@@ -98,9 +94,9 @@ def guard_streams(lasting: bool = False) -> None:
 
 
 def end_at_signals() -> None:
-    """Have TERM and HUP raise SignalExit, with the code that a shell reports, so that temporary files are removed."""
+    """Have TERM and HUP raise SignalEnd, so that temporary files are removed."""
     def end(number: int, _: object) -> None:
-        raise SignalExit(128 + number)
+        raise SignalEnd(number)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, end)

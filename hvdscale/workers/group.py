@@ -26,7 +26,7 @@ import torch
 from ..errors import TRACEBACK, HvdscaleError, WorkerLostError, WorkersError, describe_raised, is_of_user_code
 from ..formatting.screen import say
 from ..system.cores import usable_cores
-from ..system.hangup import SignalExit, heeding_stops
+from ..system.hangup import heeding_stops
 
 POLL_SECONDS = 5e-5     # between looks at whether a sum is there; Linux adds 50 us
 APART = 5       # stall times by which workers may start apart, as with imports from a slow file system
@@ -93,8 +93,6 @@ class Workers:
                 yield
         except HvdscaleError as raised:
             error = raised
-        except SignalExit:
-            raise
         except (Exception, SystemExit) as raised:
             said, own = describe_raised(raised), is_of_user_code(raised)
             error = HvdscaleError(f"{doing}: {said}" + f"; {TRACEBACK}=1 prints the traceback" * own)
