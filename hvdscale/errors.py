@@ -11,25 +11,22 @@ from enum import IntEnum
 
 _LIBRARIES = tuple(os.path.join(folder, "") for folder in (
     os.path.dirname(__file__), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))))
-
-
 TRACEBACK = "HVDSCALE_TRACEBACK"        # variable; 1: tracebacks of the user's own code are printed
 
 
-def describe_raised(error: Exception) -> str:
+def describe_raised(error: Exception | SystemExit) -> str:
     """An error of the user's own code in a line, with the innermost line of that code, or else of any, it came from."""
     frame = (_own_frames(error) or traceback.extract_tb(error.__traceback__))[-1]
-    said = " ".join(str(error).split())
-    return "; ".join([f"{type(error).__name__}: {said} ({frame.filename}:{frame.lineno})",
+    return "; ".join([f"{type(error).__name__}: {' '.join(str(error).split())} ({frame.filename}:{frame.lineno})",
                       *getattr(error, "__notes__", ())])
 
 
-def is_of_user_code(error: Exception) -> bool:
+def is_of_user_code(error: Exception | SystemExit) -> bool:
     """Whether the user's own code raised it, or a note says what of that code is at fault."""
     return bool(_own_frames(error) or getattr(error, "__notes__", ()))
 
 
-def _own_frames(error: Exception) -> list[traceback.FrameSummary]:
+def _own_frames(error: Exception | SystemExit) -> list[traceback.FrameSummary]:
     return [frame for frame in traceback.extract_tb(error.__traceback__)
             if not frame.filename.startswith((*_LIBRARIES, "<"))]
 
@@ -58,6 +55,10 @@ class UsageError(HvdscaleError):
     """An option, configuration key or target that means nothing or contradicts another; exit code 2."""
 
     exit_code = ExitCode.USAGE
+
+
+class SignalEnd(BaseException):
+    """The end of a command by the signal, its argument. A SystemExit is what the user's own code raises."""
 
 
 class OutputError(HvdscaleError):

@@ -249,8 +249,8 @@ def measured(workload: Workload, model: nn.Module, batch) -> BatchMeasures:
                                 "batch and the count: (values.sum(), len(values))") from None
     for name, length in workload.parts.items():
         if not isinstance(given[name], Tensor) or given[name].shape != (length,):
-            raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}, but parts declares a vector of "
-                                f"{length}")
+            raise WorkloadError(f"measure returned {kind_of(given[name])} for {name}; as a part of length {length} it "
+                                f"must be a tensor of shape ({length},), a sum over the batch without a count")
         parts[name] = given[name].tolist()
     return BatchMeasures(sums, parts)
 
@@ -316,8 +316,7 @@ class Classification(Workload):
 
     def loss(self, model: nn.Module, batch, label_smoothing: float = 0.0) -> tuple[Tensor, int]:
         """Sum over the batch of the cross-entropy in nats, with label smoothing; and the number of examples."""
-        inputs, labels = batch
-        logits = self._logits(model, inputs)
+        logits, labels = self._logits(model, batch)
         try:
             return smoothed_cross_entropy(logits, labels, label_smoothing), len(labels)
         except IndexError:
@@ -327,8 +326,7 @@ class Classification(Workload):
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int]]:
         """cross_entropy (nats, unsmoothed) and error (share of examples misclassified), as sums and counts."""
-        inputs, labels = batch
-        logits = self._logits(model, inputs)
+        logits, labels = self._logits(model, batch)
         cross_entropy = functional.cross_entropy(logits.double(), labels, reduction="sum")
         errors = (logits.argmax(1) != labels).sum()
         return {"cross_entropy": (cross_entropy, len(labels)), "error": (errors, len(labels))}
@@ -336,11 +334,8 @@ class Classification(Workload):
     def check_data(self, data: Data) -> None:
         """Raise DataError for labels in memory outside 0 .. classes-1, naming the first."""
         classes = data.model_args["classes"] if self.classes is None else self.classes
-        for name in ("train", "val", "test"):
-            split = getattr(data, name)
-            if not isinstance(split, Split):
-                continue
-            labels = split.labels
+        splits = [(name, getattr(data, name)) for name in ("train", "val", "test")]
+        for name, labels in [(name, split.labels) for name, split in splits if isinstance(split, Split)]:
             if labels.dtype != torch.int64 or labels.ndim != 1:
                 raise DataError(f"the {name} split's labels are {labels.dtype} of shape {tuple(labels.shape)}; a label "
                                 "must be one integer per example: torch.int64, shape (n,)")
@@ -354,14 +349,19 @@ class Classification(Workload):
         if self.classes is not None:
             _refuse_too_smooth(share, self.classes)
 
-    def _logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
+    def _logits(self, model: nn.Module, batch) -> tuple[Tensor, Tensor]:
+        pair = [] if isinstance(batch, Mapping) else [*batch]
+        if len(pair) != 2 or not isinstance(pair[1], Tensor):
+            raise WorkloadError(f"{self.name}: a batch is {kind_of(batch)}; it must be inputs and labels, two tensors: "
+                                "have the data set or its collate return these, or derive from Workload")
+        inputs, labels = pair
         logits = model(self.prepare(inputs, _first_parameter(model).dtype))
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise WorkloadError("; ".join(filter(None, (
                 f"{self.name}: the model of {type(model).__name__} returned {kind_of(logits)}",
                 f"it must return logits, a tensor of shape ({len(inputs)}, {self.classes or 'classes'})",
                 describe_build(self)))))
-        return logits
+        return logits, labels
 
 
 def _first_parameter(module: nn.Module) -> nn.Parameter | None:
@@ -386,10 +386,9 @@ def smoothed_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> 
     """Sum over the examples of the cross-entropy to targets of 1 - s on the label and s / (K - 1) on each other class.
 
     This is the published definition (Shallue et al. 2019). torch's ``label_smoothing`` spreads s over all K classes, so
-    s here equals s K / (K - 1) there.
+    s here equals s K / (K - 1) there. Raises PlanError for a share above the most.
 
     logits  (n, K);  labels  (n,) int64;  smoothing  s in [0, 1 - 1/K]
-    Raises PlanError for a share that gives the true class less weight than each other class.
     """
     classes = logits.shape[1]
     _refuse_too_smooth(smoothing, classes)

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..analysis.defaults import ALIKE_WITHIN, CONFIDENCE
-from ..errors import ExitCode, HvdscaleError, OutputError, UsageError, WorkersError
+from ..errors import ExitCode, HvdscaleError, OutputError, SignalEnd, UsageError, WorkersError
 from ..formatting.numbers import counted
 from ..formatting.screen import NARROWEST, USUAL, WIDEST, say as echo, terminal_width
 from ..report import FORMATS
@@ -47,11 +47,9 @@ class _Ending:
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
-        except SystemExit as ended:
-            if ended.code in (128 + signal.SIGTERM, 128 + signal.SIGHUP):
-                clear_own()
-                exit_now(ended.code)                # HDF5 may have been interrupted in the middle of a file
-            raise
+        except SignalEnd as ended:
+            clear_own()
+            exit_now(128 + ended.args[0])           # HDF5 may have been interrupted in the middle of a file
         except HvdscaleError as error:
             say_error(error)
             ctx.exit(error.exit_code)

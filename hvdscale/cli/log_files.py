@@ -46,8 +46,7 @@ class ListCommand(click.Command):
 @width_option
 def list_logs(logs, everything, every):
     """List the trials of LOGS, one line each: how they ended, what they ran, how far they came. Default: runs/, or the
-    current folder.
-    """
+    current folder."""
     logs = logs or (["runs"] if os.path.isdir("runs") else ["."])
     if every is not None:
         return follow(logs, every)

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
 
-from ..errors import ExitCode, OutputError
+from ..errors import ExitCode, OutputError, SignalEnd
 from ..system.hangup import guard_streams
 
 
@@ -34,6 +34,8 @@ def _command(name):
             sys.exit(error.exit_code)
         except BrokenPipeError:
             sys.exit(ExitCode.BROKEN_PIPE)
+        except SignalEnd as ended:
+            sys.exit(128 + ended.args[0])
     return start
 
 

@@ -320,8 +320,9 @@ def _next(job, outcome, log: str) -> str:
     if outcome.stop.exit_code != ExitCode.PREEMPTED:
         return f"hvdscale-report {shlex.quote(log)}"
     if job.settings.checkpoint is None:
-        return (f"the same command restarts at step 0, as the {outcome.step} steps were not saved; with --checkpoint "
-                "DIR a stopped run can resume")
+        added = "" if job.settings.overwrite or job.settings.log is None else " with --overwrite"
+        return (f"the same command{added} restarts at step 0, as the {outcome.step} steps were not saved; with "
+                "--checkpoint DIR a stopped run can resume")
     added = "" if job.settings.resume == "auto" else " with --resume auto"
     return f"the same command{added} resumes at step {outcome.step}"
 

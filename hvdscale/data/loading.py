@@ -157,7 +157,7 @@ class _Batches:
             return self._splits[name].take(visits)
         except HvdscaleError as error:
             return DataError(str(error))
-        except Exception as error:          # of an augmentation, or of the user's own split
+        except (Exception, SystemExit) as error:        # of an augmentation, or of the user's own split
             return DataError(f"a batch of the {name} split cannot be read: {describe_raised(error)}")
 
 

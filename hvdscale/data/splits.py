@@ -199,7 +199,7 @@ class MapSplit:
                 return (self.collate or default_collate)(examples)
             except HvdscaleError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 hint = "" if self.collate else "; if examples differ in length, give MapSplit a collate function"
                 some = ", ".join(map(str, visits.indices[:4].tolist())) + (", ..." if len(visits.indices) > 4 else "")
                 raise DataError(f"examples {some} of {type(self.dataset).__name__} cannot form a batch: "
@@ -219,7 +219,7 @@ class MapSplit:
             return self.dataset[index]
         except HvdscaleError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = f"example {index} of {type(self.dataset).__name__}"
             raise DataError(f"{what} cannot be read: {describe_raised(error)}") from None
 
@@ -285,11 +285,12 @@ class Data:
 
 
 def _check_split(name: str, split) -> None:
-    if not all(hasattr(split, method) for method in ("__len__", "take", "first")):
-        hint = "give Split(inputs, labels) or MapSplit(dataset)"
-        if hasattr(split, "__getitem__") and hasattr(split, "__len__"):
-            hint = f"wrap a data set: {name}=MapSplit(dataset)"
-        raise DataError(f"the {name} split is a {type(split).__name__}; {hint}")
+    methods = ("__len__", "take", "first")
+    held = [split.inputs, split.labels] if getattr(type(split), "take", None) is Split.take else []
+    if not all(isinstance(part, Tensor) for part in held) or not all(hasattr(split, method) for method in methods):
+        kinds = " and ".join(type(part).__name__ for part in held) or type(split).__name__
+        raise DataError(f"the {name} split is of type {kinds}; give Split(inputs, labels) of two tensors, such as "
+                        f"torch.as_tensor(array), or wrap a data set: {name}=MapSplit(dataset)")
 
 
 def to_device(batch, device: torch.device, dtype: torch.dtype | None = None):
@@ -365,7 +366,6 @@ def outline(value):
         return [(field.name, outline(getattr(value, field.name))) for field in dataclasses.fields(value)]
     if not isinstance(value, (np.ndarray, np.generic, float, complex)):
         raise TypeError(f"{type(value).__name__} is of no known type")
-
     array = np.asarray(value)
     if array.dtype.kind == "O":
         return [array.shape, *map(outline, array.ravel().tolist())]

@@ -75,7 +75,7 @@ def carried_out(name: str, check: Callable[[], Finding]) -> Finding:
         return check()
     except WorkersError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         differs = str(error) if isinstance(error, HvdscaleError) else (
             f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")

@@ -99,7 +99,7 @@ def _try(part: str, compute: Callable) -> Entry:
         return Entry(part, compute())
     except WorkersError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Entry(part, "", f"{type(error).__name__}: {error}")
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import OutputError, StoppedError
+from ..errors import OutputError, SignalEnd, StoppedError
 
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 STOPPED = "stopped by a signal before the first step or after the last one; the same command resumes"
@@ -94,9 +94,9 @@ def guard_streams(lasting: bool = False) -> None:
 
 
 def end_at_signals() -> None:
-    """Have TERM and HUP raise SystemExit, with the code that a shell reports, so that temporary files are removed."""
+    """Have TERM and HUP raise SignalEnd, so that temporary files are removed."""
     def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
+        raise SignalEnd(number)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, end)

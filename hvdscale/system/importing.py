@@ -10,8 +10,7 @@ from ..errors import HvdscaleError, StoppedError, UsageError, describe_raised
 
 
 def import_object(name: str, what: str):
-    """The object of a module on the path or in the working directory; raises UsageError saying where it was looked for.
-    """
+    """The object of a module on the path or in the working directory; raises UsageError naming where it looked."""
     module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())         # as `python -m` has it: a job's file lies where its command is typed
@@ -19,19 +18,20 @@ def import_object(name: str, what: str):
         found = importlib.import_module(module)
     except StoppedError:
         raise
-    except Exception as error:                  # the module is the user's: anything
+    except (Exception, SystemExit) as error:    # the module is the user's: anything
         raise UsageError(f"{what} {name!r} cannot be imported: {_why_not(module, error)}") from None
     if not hasattr(found, attribute):
-        defined = [own for own, value in vars(found).items() if not own.startswith("_")
-                   and not isinstance(value, ModuleType)
-                   and (not hasattr(value, "__qualname__") or value.__module__ == module)]
+        defined = [own for own, value in vars(found).items() if not isinstance(value, ModuleType)
+                   and not own.startswith("_") and (not hasattr(value, "__qualname__") or value.__module__ == module)]
         raise UsageError(f"{what} {name!r} cannot be imported: {module} has no {attribute!r}; it defines "
                          f"{', '.join(defined) or 'nothing'}")
     return getattr(found, attribute)
 
 
-def _why_not(module: str, error: Exception) -> str:
+def _why_not(module: str, error: Exception | SystemExit) -> str:
     """Why the module was not imported; of one that is nowhere, where it was looked for and how it is found."""
+    if isinstance(error, SystemExit):
+        return f"{describe_raised(error)}; under if __name__ == '__main__' it would run in a script alone"
     if isinstance(error, (ImportError, SyntaxError)) and not isinstance(error, ModuleNotFoundError):
         return str(error)
     if not (isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")):

@@ -65,7 +65,7 @@ class Evaluator:
         model.eval()
         try:
             self._measure(model, chunks, table)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             fault, table[-1] = error, 1
         model.train(training)
         self.workers.sum_(table, f"evaluation/{'+'.join(splits)}")

@@ -43,7 +43,7 @@ def train(job: Job, run_log: RunLog, display: Display, workers: Workers, checkpo
     except HvdscaleError as error:
         break_off(str(error), error.exit_code)
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         break_off(f"{type(error).__name__}: {error}")
         raise
     finally:

@@ -199,7 +199,7 @@ class LocalSteps:
             return [act(replica) for replica in self.replicas.values()], None
         except (WorkerLostError, FaultError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return [], error
 
     def _agree(self, results: Sequence[StepResult], votes: set[str], seconds: Sequence[float]

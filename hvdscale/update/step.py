@@ -189,7 +189,7 @@ class DataParallelStep:
             sums, data_seconds = self._gradients(step, parts, self.feed.batches(step))
         except WorkerLostError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if any(part.shared for part in parts) and self.workers.size > 1:
                 raise FaultError(f"rank {self.workers.rank} of {self.workers.size}: step {step}: "
                                  f"{describe_raised(error)}") from error

@@ -93,7 +93,7 @@ class Workers:
                 yield
         except HvdscaleError as raised:
             error = raised
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
             said, own = describe_raised(raised), is_of_user_code(raised)
             error = HvdscaleError(f"{doing}: {said}" + f"; {TRACEBACK}=1 prints the traceback" * own)
             trace = "" if own and not os.environ.get(TRACEBACK) else traceback.format_exc()

@@ -34,7 +34,8 @@ def test_a_run_killed_at_a_write_of_its_end_is_completed_by_the_same_command(how
 
 
 @pytest.mark.parametrize("keys, following", [
-    (dict(checkpoint=None, resume=None, checkpoint_every=None), "restarts at step 0, .* 14 steps .* --checkpoint .*"),
+    (dict(checkpoint=None, resume=None, checkpoint_every=None),
+     "with --overwrite restarts at step 0, .* 14 steps .* --checkpoint .*"),
     (dict(resume=None), "with --resume auto resumes at step 14"), ({}, "resumes at step 14")])
 def test_a_run_that_a_signal_stopped_says_whether_it_can_be_resumed_and_how(train, keys, following):
     assert train(signal_at=12, **keys) == 75

@@ -461,7 +461,8 @@ def test_an_error_in_a_users_method_is_one_line_with_its_location(command, tmp_p
 
 
 @pytest.mark.parametrize("mistake, line", [
-    ("length", "measure returned a tensor of shape (3,) for calls, but parts declares a vector of 1"),
+    ("length", "measure returned a tensor of shape (3,) for calls; as a part of length 1 it must be a tensor of shape "
+     "(1,), a sum over the batch without a count"),
     ("name", "summarize returned f1; it must return {metric: number} with each of macro_f1"),
     ("two", "summarize returned {'macro_f1': [1, 2]}; each metric must be one number")])
 def test_parts_and_summarize_that_do_not_fit_are_one_line_before_the_log(command, tmp_path, mistake, line):

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from hvdscale.errors import HvdscaleError
+from hvdscale.errors import HvdscaleError, WorkloadError
 from hvdscale.training.prepare import prepare
 from hvdscale.workers.group import SingleWorker
 from tests.factories import mistaken_models
@@ -27,6 +27,12 @@ def test_a_model_that_does_not_fit_is_one_line_with_what_it_was_given(capsys, wo
     with pytest.raises(HvdscaleError, match=said) as raised:
         prepare(f"tests.factories.mistaken_models:{workload}", [{}], SingleWorker())
     assert "\n" not in str(raised.value) and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("batch, kind", [({"x": 1, "y": 2}, "dict"), ([(1, 2)] * 3, "list"), ([1, 2], "list")])
+def test_a_batch_of_a_classification_that_is_no_pair_of_tensors_is_named(batch, kind):
+    with pytest.raises(WorkloadError, match=f"^made/net: a batch is a {kind}; it must be inputs and labels"):
+        mistaken_models.classifying(None).loss(None, batch)
 
 
 def test_the_line_that_is_named_is_the_one_at_fault():

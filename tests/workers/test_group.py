@@ -43,9 +43,10 @@ def test_an_error_is_raised_on_all_ranks_naming_those_that_raised_it(errors, sai
     assert [(type(e), str(e)) for e in raised_on_each(3, failing(errors))] == [(DataError, said)] * 3
 
 
-def test_any_other_exception_is_named_with_what_was_being_done(capsys):
-    errors = raised_on_each(2, failing([None, RuntimeError("the disk is on fire")]))
-    said = (rf"rank 1 of 2: loading: RuntimeError: the disk is on fire \({re.escape(__file__)}:\d+\); "
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_any_other_exception_is_named_with_what_was_being_done(kind, capsys):
+    errors = raised_on_each(2, failing([None, kind("the disk is on fire")]))
+    said = (rf"rank 1 of 2: loading: {kind.__name__}: the disk is on fire \({re.escape(__file__)}:\d+\); "
             "HVDSCALE_TRACEBACK=1 prints the traceback")
     assert all(type(e) is HvdscaleError and re.fullmatch(said, str(e)) for e in errors)
     assert capsys.readouterr().err == ""

@@ -72,7 +72,8 @@ def test_a_name_that_cannot_be_imported_is_told_why(name, said):
 @pytest.mark.parametrize("text, said", [
     ("x = 1 / 0", r"ZeroDivisionError: division by zero \(.*own_job.py:1\)"),
     ("x = (", r"'\(' was never closed \(own_job.py, line 1\)"),
-    ("import nowhere", r"ModuleNotFoundError: No module named 'nowhere' \(.*own_job.py:1\)")])
+    ("import nowhere", r"ModuleNotFoundError: No module named 'nowhere' \(.*own_job.py:1\)"),
+    ("import sys\nsys.exit(0)", r"SystemExit: 0 \(.*own_job.py:2\); under if __name__")])
 def test_a_module_of_ones_own_that_fails_is_named_with_the_line(tmp_path, monkeypatch, text, said):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "own_job", raising=False)

@@ -317,16 +317,15 @@ class MultiLabel(Classification):
 
     def loss(self, model: nn.Module, batch) -> tuple[Tensor, int]:
         """Sum over examples and classes of the sigmoid cross-entropy; the number of examples."""
-        images, targets = batch
-        logits = self._logits(model, images)
+        logits, targets = self._logits(model, batch)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))        # thousands of terms are summed
         return sigmoid_cross_entropy(logits, targets), len(targets)
 
     def measure(self, model: nn.Module, batch) -> dict[str, tuple[Tensor, int] | Tensor]:
-        images, targets = batch
-        logits = self._logits(model, images).double()
-        return {"cross_entropy": (sigmoid_cross_entropy(logits, targets), len(targets)),
-                "score_counts": score_counts(logits, targets)}
+        logits, targets = self._logits(model, batch)
+        scores = logits.double()
+        return {"cross_entropy": (sigmoid_cross_entropy(scores, targets), len(targets)),
+                "score_counts": score_counts(scores, targets)}
 
     def summarize(self, means: dict[str, float], parts: dict[str, np.ndarray]) -> dict[str, float]:
         return {"average_precision": average_precision(parts["score_counts"])}
