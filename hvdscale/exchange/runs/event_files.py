@@ -126,7 +126,7 @@ def events_of(path: str) -> Events:
             continue
         except Exception as error:                  # of tensorboard and protobuf, of many types
             if "truncated" not in str(error) or count == 1:
-                raise WrongFile(say("damaged", file=file, count=count, error=str(error))) from None
+                raise WrongFile(say("damaged", file=file, at=count, why=str(error) or type(error).__name__)) from None
             found.cut = f"cut off within event {count:,} of {os.path.basename(file)}"
     return found
 
