@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from ...log.files import first_line
 from ...system.importing import import_extra
 from ...system.inputs import open_input
 from ..files import WrongFile
@@ -126,7 +127,7 @@ def events_of(path: str) -> Events:
             continue
         except Exception as error:                  # of tensorboard and protobuf, of many types
             if "truncated" not in str(error) or count == 1:
-                raise WrongFile(say("damaged", file=file, at=count, why=str(error) or type(error).__name__)) from None
+                raise WrongFile(say("damaged", file=file, at=count, why=first_line(error))) from None
             found.cut = f"cut off within event {count:,} of {os.path.basename(file)}"
     return found
 

@@ -6,6 +6,7 @@ And runs with a file a tag, which has its steps: TensorBoard's exports, and DVCL
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -104,9 +105,12 @@ def _table_of(path: str) -> _Table:
     text = CsvText(file_bytes(path, path, LARGEST, follow=True), path)
     if not text.header:
         raise WrongFile(f"{text.name}: is empty")
-    names = [*map(str.strip, text.header)]              # twice one name: the second has a number, as pandas gives it
-    text.header = titles = tuple(f"{name}.{before}" if (before := names[:at].count(name)) else name
-                                 for at, name in enumerate(names))
+    often: Counter[str] = Counter()
+    titles = []
+    for name in map(str.strip, text.header):            # twice one name: the second has a number, as pandas gives it
+        titles.append(f"{name}.{often[name]}" if often[name] else name)
+        often[name] += 1
+    text.header = tuple(titles)
     text.end_last_line()                                # where a writer was killed, or there is no line end
     found = text.numbers()
     if found is not None and ((there := ~np.isnan(found.T)).all() or b"nan" not in bytes(text.lines).lower()):
