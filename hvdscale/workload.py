@@ -203,7 +203,7 @@ def bound_loss(workload: Workload, label_smoothing: float) -> Callable[[nn.Modul
             without = " without gradient" if isinstance(total, Tensor) and not total.requires_grad else ""
             raise WorkloadError(f"loss returned {kind_of(total)}{without} for the sum of the losses; it must be one "
                                 "number, as a tensor with a gradient: losses.sum()")
-        return total.reshape(()), _count(count, "loss")
+        return total if total.ndim == 0 else total.reshape(()), _count(count, "loss")
     return loss
 
 

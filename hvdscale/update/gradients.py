@@ -7,6 +7,7 @@ gradients stay where backward leaves them, unless the caller wants them flat.
 
     buffer.begin()
     buffer.backward(loss, last_pass=True)      once per pass; gradients of a step's passes add up
+    buffer.finish()
     tail = buffer.sum_(tail)                   every parameter.grad is the sum over the workers, a view into the buffer
 """
 
@@ -105,7 +106,7 @@ class GradientBuffer:
     def begin(self, note: Callable[[torch.Tensor], None] | None = None) -> None:
         """Start a new step; ``note`` is called with this rank's own gradients, bucket by bucket, before the sum."""
         self._last_pass, self._note, self._started = False, note, 0
-        if len(self.statistics):
+        if self.statistics.numel():
             self.statistics.zero_()
         for parameter in self._parameters:
             parameter.grad = None
@@ -125,8 +126,8 @@ class GradientBuffer:
 
     def _densify(self) -> None:
         for parameter in self._parameters:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
+            if (gradient := parameter.grad) is not None and gradient.is_sparse:
+                parameter.grad = gradient.to_dense()
 
     def without_gradient(self) -> list[nn.Parameter]:
         """The parameters that got no gradient in the step's backward passes."""
@@ -146,8 +147,7 @@ class GradientBuffer:
             self._note = None
 
     def sum_(self, tail: Sequence[float]) -> list[float]:
-        """Sum gradients, zeros where a rank has none, statistics and tail over the workers; returns the tail's sums."""
-        self.finish()
+        """Sum gradients, statistics and tail over the workers, once finished; returns the tail's sums."""
         if self._in_place:
             return [*tail]
         self._tail.copy_(torch.tensor(tail, dtype=self._flat.dtype))

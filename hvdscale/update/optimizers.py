@@ -255,10 +255,11 @@ class PlainOptimizer(torch.optim.Optimizer):
 
     def kept(self, parameters: Iterable[Tensor], name: str) -> list[Tensor]:
         """The parameters' state tensors of this name, zeros at first."""
-        for parameter in parameters:
-            if name not in self.state[parameter]:
-                self.state[parameter][name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        return [self.state[parameter][name] for parameter in parameters]
+        states = [self.state[parameter] for parameter in parameters]
+        for parameter, state in zip(parameters, states):
+            if name not in state:
+                state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        return [state[name] for state in states]
 
 
 def _place(value: object, name: str, parameter: Tensor) -> object:

@@ -8,7 +8,6 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -37,16 +36,15 @@ VOTES = ("signal", "seconds", "log", "prune", "checkpoint", "commit", "hosts", "
 CARRY = 1024        # a count is sent as thousands and units, as a float cannot hold a large count of tokens exactly
 
 
-@dataclass(frozen=True)
-class StepResult:
+class StepResult(NamedTuple):
     """The result of a step."""
 
     loss: float                                                     # the mean before the update
     votes: tuple[str, ...]                                          # that were cast
     step_seconds: float
-    measured: Mapping[str, float] = field(default_factory=dict)     # by column: see log_columns
-    by_rank: Sequence[float] = ()           # the seconds of each worker for its data, then those for its passes
-    count: float = 0.0                      # of the examples or tokens in the mean
+    measured: Mapping[str, float]           # by column: see log_columns
+    by_rank: Sequence[float]                # the seconds of each worker for its data, then those for its passes
+    count: float                            # of the examples or tokens in the mean
 
 
 def log_columns(plan: Plan, model: nn.Module) -> tuple[str, ...]:
@@ -109,11 +107,14 @@ class DataParallelStep:
         self.statistics.collect_in(self.buffer.statistics)
         self.scale, self._autocast = LossScale(plan.loss_scale), autocast(plan.precision, device)
         self._buffers = self.statistics.group if plan.group_by_group else contextlib.nullcontext
+        # step -> its examples, and those that a replica would have if it were not short
+        self._size = lru_cache(plan.stream.size)
+        self._nominal = lru_cache(lambda step: plan.batches.at(step) // plan.replicas)
         # step size -> its ghost groups and this rank's passes; sizes differ where the batch changes or an epoch ends
         self._groups = lru_cache(lambda size: group_bounds(size, plan.ghost_batch))
         self._passes = lru_cache(lambda size: tuple(part for part in plan.passes_of(replica, size)[workers.rank]
                                                     if part.stop > part.start))
-        self.feed = Feed(train, self.stream, lambda step: self._passes(self.stream.size(step)), device,
+        self.feed = Feed(train, self.stream, lambda step: self._passes(self._size(step)), device,
                          plan.loader_workers, PARAMETERS[plan.precision])
 
     def __call__(self, step: int, lr: float, votes: set[str]) -> StepResult:
@@ -137,12 +138,13 @@ class DataParallelStep:
             noise = self.noise.columns(self.buffer, sqnorms, count, self.scale.value)
             self._update(step, lr, count)
             if self.average:
-                self.average.update(step, self.stream.size(step))
+                self.average.update(step, self._size(step))
         ended = time.perf_counter()
         size = self.workers.size
-        looks = [*zip(timed[2 * size:3 * size], timed[3 * size:])]
-        busy = without_core(looks, self.plan.local_workers) if self._looks else math.nan
-        measured = {"data_seconds": data_seconds, "without_core_seconds": busy * (ended - started), **noise}
+        measured = {"data_seconds": data_seconds, "without_core_seconds": math.nan, **noise}
+        if self._looks:
+            busy = without_core([*zip(timed[2 * size:3 * size], timed[3 * size:])], self.plan.local_workers)
+            measured["without_core_seconds"] = busy * (ended - started)
         if self.device.type == "cpu":                               # a GPU is still working, so the rest is unknown
             communication = communicated - computed
             measured |= {"compute_seconds": ended - started - data_seconds - communication,
@@ -182,7 +184,7 @@ class DataParallelStep:
         """Compute this rank's share of the gradients; returns a fault or None, the tail to reduce, seconds of data. A
         fault is sent as a vote, so that all ranks raise it, unless a reduction inside a pass waits for this rank."""
         started, fault, sums, data_seconds = time.perf_counter(), None, Sums(0.0, 0, 0), 0.0
-        parts = self._passes(self.stream.size(step))
+        parts = self._passes(self._size(step))
         try:
             self._before(step)
             self.buffer.begin(self.noise.begin(step))
@@ -212,10 +214,6 @@ class DataParallelStep:
         rest = rest[len(VOTES):]
         return sums, agreed, rest[:self._timed], rest[self._timed:]
 
-    def _nominal(self, step: int) -> int:
-        """The examples of the step, but for a short one."""
-        return self.plan.batches.at(step) // self.plan.replicas
-
     def _before(self, step: int) -> None:
         """Compute the extra gradients that the noise scale needs."""
         if (part := self.noise.first(step)) is not None:
@@ -227,7 +225,7 @@ class DataParallelStep:
     def _gradients(self, step: int, parts: tuple[Pass, ...], batches: Iterable) -> tuple[Sums, float]:
         """Add up the gradients of the passes; returns their sums and the seconds of data. Losses are first divided by
         the step's nominal global batch, so that no sum over workers overflows."""
-        groups, nominal = self._groups(self.stream.size(step)), self._nominal(step)
+        groups, nominal = self._groups(self._size(step)), self._nominal(step)
         loss_sum, count, computed, waited = 0.0, 0, 0, self.feed.loader.seconds
         for number, (part, batch) in enumerate(zip(parts, batches)):
             self.ghosts.at(step, groups, part)
@@ -253,7 +251,7 @@ class DataParallelStep:
         if factor != 1:
             torch._foreach_mul_(self.buffer.parts, factor)
         if self.statistics.size:
-            self.statistics.merge((len(self._groups(self.stream.size(step))) - 1) // self.plan.replicas)
+            self.statistics.merge((len(self._groups(self._size(step))) - 1) // self.plan.replicas)
         if self.plan.clip_norm is not None:
             clip_(self.buffer.gradients, self.plan.clip_norm)
         for group in self.optimizer.param_groups:
@@ -267,18 +265,18 @@ class DataParallelStep:
         """Raise some rank's fault on all ranks, or that together they did not compute each of the examples once."""
         if "fault" in agreed:
             self.workers.raise_together(f"step {step}", fault)
-        if examples != (size := self.stream.size(step) // self.plan.replicas):
+        if examples != (size := self._size(step) // self.plan.replicas):
             raise HvdscaleError(f"step {step} has {size} examples, but all workers together computed {examples:g}: the "
                                 "update was not made. This is an error of hvdscale; please report it with the plan")
         if not math.isfinite(loss):
             with self.workers.together("inputs"):
-                for part in self._passes(self.stream.size(step)):
+                for part in self._passes(self._size(step)):
                     visits = self.stream.visits(step, part.start, part.stop)
                     refuse_not_finite(self.train.take(visits), visits, f"at step {step}, in training")
 
     def _unused(self, step: int) -> WorkloadError | None:
         missing = {id(parameter) for parameter in self.buffer.without_gradient()}
-        if not missing or self.plan.unused_parameters == "zeros" or not self._passes(self.stream.size(step)):
+        if not missing or self.plan.unused_parameters == "zeros" or not self._passes(self._size(step)):
             return None
         names = [name for name, parameter in self.model.named_parameters() if id(parameter) in missing]
         return WorkloadError(f"{', '.join(names)}: no gradient at step {step}, as the loss does not depend on "

@@ -34,6 +34,7 @@ def summed(member, model, loss, bucket_bytes):
     buffer.begin()
     if loss is not None:
         buffer.backward(loss, last_pass=True)
+    buffer.finish()
     buffer.sum_([0.0])
     return [p.grad.clone() for p in model.parameters()]
 
@@ -59,6 +60,7 @@ def test_passes_and_workers_add_up_to_the_gradient_of_the_whole_batch(workers, p
             buffer.begin()
             for number, (a, b, _) in enumerate(mine):
                 buffer.backward(losses(model, INPUTS[a:b]).sum() / BATCH, last_pass=number == passes - 1)
+            buffer.finish()
             tail = buffer.sum_([sum(b - a for a, b, _ in mine), member.rank + 1])
         return [p.grad.clone() for p in model.parameters()], tail, member.names
 
@@ -80,6 +82,7 @@ def test_buckets_set_off_in_the_order_of_backward_before_the_last_pass_ends_and_
         assert member.names == []
         buffer.backward(losses(models[member.rank], INPUTS).mean(), last_pass=True)
         by_backward = list(member.names)
+        buffer.finish()
         buffer.sum_([0.0])
         return by_backward, member.names
 
@@ -98,6 +101,7 @@ def test_one_worker_has_the_same_gradients_whether_they_are_flat_or_not(flat):
         for number in range(3):
             buffer.backward(losses(model[:5], INPUTS[number::3]).sum() / BATCH, last_pass=number == 2)
         assert buffer.without_gradient() == [model.unused.bias, model.unused.weight]
+        buffer.finish()
         assert buffer.sum_([2.5]) == [2.5]
     assert_close([p.grad for p in model.parameters()], whole_batch_gradient())
     assert model.unused.weight.grad.abs().max() == 0
@@ -138,9 +142,11 @@ def test_frozen_parameters_have_no_place_and_unused_ones_add_zeros(bucket_bytes)
             buffer.begin()
             share = losses(model[:5], INPUTS).mean() / 2
             buffer.backward(share + (0 if used else model.unused(torch.ones(3).double()).sum()), last_pass=True)
+            buffer.finish()
             buffer.sum_([0.0])
         buffer.begin()
         buffer.backward(losses(model[:5], INPUTS).mean() / 2, last_pass=True)
+        buffer.finish()
         buffer.sum_([0.0])
         return buffer
 

@@ -31,6 +31,7 @@ def test_means_near_the_largest_fp16_number_survive_the_sum_over_workers(workers
         buffer = GradientBuffer(model, 1, member, wire=torch.float16)
         buffer.begin()
         buffer.backward(model(torch.full((workers, 3), wanted))[member.rank].sum() / workers, last_pass=True)
+        buffer.finish()
         tail = buffer.sum_([1e6])                               # what is not a gradient does not travel as fp16
         return model.weight.grad.tolist(), tail
     for gradients, tail in on_each(workers, reduced):
@@ -47,6 +48,7 @@ def test_gradients_that_travel_as_fp16_are_those_that_do_not_but_for_rounding(bu
         buffer.begin()
         buffer.statistics += 1e6 + member.rank
         buffer.backward(model(torch.full((1, 7), member.rank + 1.0)).sum() / 3, last_pass=True)
+        buffer.finish()
         tail = buffer.sum_([member.rank, 1e6])
         return buffer.gradients.clone(), buffer.statistics.clone(), tail
     for (plain, *exact), (narrow, *others) in zip(on_each(3, lambda m: reduced(m, None)),
