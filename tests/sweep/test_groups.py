@@ -107,7 +107,7 @@ def test_processes_that_make_no_groups_of_that_size_are_told_what_would(environm
 def variables_kept(monkeypatch):
     """What a group sets for MPI and Horovod ends with the test."""
     for name in ("OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_async_mpi_finalize", "HOROVOD_STALL_CHECK_TIME_SECONDS",
-                 "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"):
+                 "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "HOROVOD_CYCLE_TIME"):
         monkeypatch.setenv(name, "1")
 
 

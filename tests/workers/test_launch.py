@@ -1,10 +1,12 @@
 """Launchers: which one is found, the command line each needs, and what it tells its processes."""
+import os
 import sys
 
 import pytest
 
 from hvdscale.errors import UsageError, WorkersError
 from hvdscale.workers.group import SingleWorker
+from hvdscale.workers.horovod import load_horovod
 from hvdscale.workers.transport import choose, form
 from hvdscale.system.run_module import OURS, SAFE
 from hvdscale.workers.launch import (LAUNCHED, find_launcher, killed_process, launch_command, launch_environment,
@@ -115,6 +117,7 @@ def no_horovod(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setenv("HOROVOD_STALL_CHECK_TIME_SECONDS", "1")         # set again where form() would leave them behind
     monkeypatch.setenv("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "2")
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "3")
 
 
 @pytest.mark.parametrize("variable, launcher", LAUNCHED.items())
@@ -125,6 +128,12 @@ def test_several_processes_without_horovod_are_an_error(alone, no_horovod, monke
         said = "transport = 'horovod' does not join the processes of torchrun"
     with pytest.raises(WorkersError, match=said):
         form(60, "horovod")
+
+
+def test_horovod_looks_for_sums_more_often_than_by_default_unless_told(no_horovod, monkeypatch):
+    assert load_horovod("", 1, 60) is None and os.environ["HOROVOD_CYCLE_TIME"] == "3"
+    monkeypatch.delenv("HOROVOD_CYCLE_TIME")
+    assert load_horovod("", 1, 60) is None and os.environ["HOROVOD_CYCLE_TIME"] == "0.25"
 
 
 @pytest.mark.parametrize("transport, launcher, installed, chosen", [
