@@ -116,7 +116,7 @@ class Updates(Listener):
         calls = [replace(call, total=call.total / self.scale) for _, call in sorted(self._reached.items())]
         gradients = {at: values / self.scale for at, values in self._local.items()}
         called = self._called and self._called()
-        modes = [one.training for one in called.modules() if isinstance(one, WITH_MODES)] if called else []
+        modes = [one.training for one in called.modules() if isinstance(one, WITH_MODES)] if called is not None else []
         for of in self.optimizers.values():
             own = {id(each) for each in of.parameters()} & {*gradients}
             # which parameters a pass reached is not known where they are sharded, nor of an optimizer of other tensors
