@@ -25,16 +25,13 @@ UNKNOWN = "unknown"
 LEFT_OUT = "left out: "
 MOST_METRICS = 1000             # columns of metrics that a log takes
 STAMP = 1e8                     # seconds from which a clock counts since 1970
-
 _WAYS = {way: word for word, way in DIRECTIONS.items()}          # min and max by the log's words
 _POINT = r"(?:^|[^a-zA-Z])(?:{})[-_=]?(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)"    # in a run's path: lr0.1, wd=1e-4
-_PARTS = re.compile(r"([/_ .-]+|(?<=[a-z])(?=[A-Z]))")
 _OF_VALIDATION = "val_", "val/", "valid_", "eval_"
-_WORD = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 _SPLITS, _UNIT_NAMES = ({name: meant for meant, listed in NAMES[kind].items() for name in listed.split()}
                         for kind in ("splits", "units"))
-_OF_EVALUATION, _OF_RUN, _PLAIN_LOSS, _VALIDATED = (re.compile(_PATTERNS[name]) for name in (
-    "of_evaluation", "of_run", "plain_loss", "validated"))
+_OF_EVALUATION, _OF_RUN, _PLAIN_LOSS, _EVALUATED, _PARTS, _WORD = (re.compile(_PATTERNS[name]) for name in (
+    "of_evaluation", "of_run", "plain_loss", "evaluated", "parts", "word"))
 
 
 def split_of(text: Any) -> str:
@@ -75,8 +72,9 @@ def guess(runs: Sequence[FoundRun], given_unit: str | None = None) -> RunMapping
     measured_rows = np.concatenate([np.zeros(0, int), *(tags[tag].rows for tag in tags if better(f"val/{tag}"))])
     metrics = dict(islice(((tag, metric) for tag in tags if tag not in used and (
         metric := _guess_metric(tag, tags, measured_rows))), MOST_METRICS))
-    if not metrics and all(_VALIDATED.match(os.path.basename(run.path)) for run in runs):
-        loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"val_{tag}", {})) and one.way}
+    named = {split_of((_EVALUATED.match(os.path.basename(run.path)) or [""])[0]) for run in runs}
+    if not metrics and len(named) == 1 and (split := named.pop()):
+        loss, metrics = "", {tag: one for tag in tags if (one := _guess_metric(f"{split}_{tag}", {})) and one.way}
     elif trained and (not metrics if loss else unit == "epochs" and (trained in NAMES["losses"] or not metrics)):
         metrics[trained] = Metric("train/loss", "min")
     sizes = {count_of(run.parameters.get(_first(NAMES["set_size"], run.parameters))) for run in runs}
@@ -250,8 +248,9 @@ def _guess_clock(runs: Sequence[FoundRun], tags: Sequence[str]) -> tuple[str, st
 
 
 def _has_passed(values: np.ndarray) -> bool:
-    """Whether these may be times since a start, rather than those of single steps, which are much alike."""
-    return len(values) < 2 or bool(np.fmax.reduce(values) >= 1.5 * np.fmin.reduce(values) or values[0] > STAMP)
+    """Whether these may be times since a start, by the most of them without a fall: those of steps are much alike."""
+    rising = max(np.split(head := values[:10_000], np.flatnonzero(np.diff(head) < 0) + 1), key=len)
+    return len(values) < 2 or bool(rising[-1] >= 1.5 * rising[0] or values[0] > STAMP)
 
 
 def _guess_metric(tag: str, tags: Mapping[str, Series], measured_rows: Any = ()) -> Metric | None:

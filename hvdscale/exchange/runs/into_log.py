@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from . import trainer_state
 from .formats import read_runs
 from .guessing import LEFT_OUT, NAMES, STAMP, UNKNOWN, accounts, guess, say, setting_names
 from .mapping import LOSS, RATE, SETTINGS, TIME_UNITS, WORKER_BATCH, RunMapping, count_of
-from .run import FoundRun
+from .run import PROGRAMS, FoundRun
 
 Points = tuple[np.ndarray, np.ndarray]          # steps, and what was measured at each
 COUNTS, LABELS = ("batch", "workers", "nodes", "accumulation"), ("dataset", "model", "optimizer")      # of settings
@@ -41,8 +41,7 @@ MOST_SHOWN = 80         # letters of a tag
 LARGEST = 1e300         # of a metaparameter
 PAUSE = 10.0, 0.1       # times as long as other steps, and share of a run
 UPDATES = "train/n_updates"         # of stable-baselines3, which rows of evaluations lack
-WORD = re.compile("[A-Za-z][A-Za-z_]{0,39}")        # a text that may be a setting, rather than a path or a time
-SHARE = re.compile(r"(?i)acc|prec|recall|top-?[15]|f1|auc|iou|dice|map|\bap")       # metrics from 0 to 1
+WORD, SHARE = (re.compile(PROGRAMS["patterns"][name]) for name in ("setting_text", "share"))
 SHOWN = 3               # runs of which it is said how they are read
 NONE: Points = (np.empty(0, np.int64), np.empty(0))
 
@@ -59,6 +58,7 @@ class FoundTrial:
     seconds: Points = NONE          # since the start, at the steps at which a time was logged
     repeats: int = 0                # rows that were left out, as their run went back over their steps
     restarted: str = ""             # what is said of a clock that fell
+    fillers: set[str] = field(default_factory=set)      # tags with values that were not measured
     impossible: int = 0             # negative or infinite times, infinite rates, which are left out
 
     @property
@@ -158,7 +158,10 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
             raise LogError(say("again", path=run.path, tag=tag, again=back.sum(), rows=len(back)))
         back |= rows < steps.begun
         trial.repeats += int(back.sum())
-        return at[~back], values[~back] * scale
+        fillers = _fillers(values, mapping.tags[tag].column) if tag in mapping.tags else back & False
+        trial.fillers |= {tag} if fillers.any() else set()
+        kept = ~(back | fillers)
+        return (at[kept], values[kept] * scale) if kept.any() else None
     trial.evaluations = {metric.column: found for tag, metric in mapping.tags.items() if (found := series(tag))}
     trial.steps = {name: found for name, tag in mapping.steps.items() if (found := series(tag))}
     scale = TIME_UNITS[mapping.time_unit]
@@ -178,12 +181,24 @@ def _trial(run: FoundRun, settings: Mapping[str, object], mapping: RunMapping) -
     return trial
 
 
+def _fillers(values: np.ndarray, column: str) -> np.ndarray:
+    """Which values of an evaluation say that there was none: -1 of a loss or share, or 0 far from all others, if these
+    are a number of rows apart, or if a loss follows or is all 0."""
+    if (values == -1).any() and values[values != -1].min(initial=0) >= 0:
+        return (values == -1) & bool(better(column) != LARGER or SHARE.search(column))
+    sizes, gaps = np.abs(values[values != 0]), np.diff(there := np.flatnonzero(values))
+    spaced = len(gaps) > 1 and gaps[0] > 1 and (gaps[:-1] == gaps[0]).all()
+    before = "loss" in column.lower() and not values[:max(there, default=len(values))].all()
+    far = len(there) == 0 or sizes.min() > 0.1 * np.median(sizes)
+    return (values == 0) & bool(far and (spaced or before))
+
+
 def _continued(times: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, str]:
     """(times since the start, what was taken for what): where a run was resumed, they go on from the last; rows between
     which a step took over PAUSE times as long as usual, in over that share of the run, have a pause between them."""
     times = times - (times[0] if len(times) and times[0] > STAMP else 0)
     falls = np.diff(times) < 0
-    if falls.sum() > max(1, 0.1 * len(falls)):
+    if not len(times) or falls.sum() > max(1, 0.1 * len(falls)):
         return np.full(len(times), np.nan), say("unsteady")
     before = np.where(falls, times[:-1], 0.0)
     times = times + np.concatenate([[0.0], np.cumsum(before)])[:len(times)]
@@ -280,8 +295,7 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         said["batch"] = say("batch_of_worker", why=why, ones=assumed)
     elif len(batches) == 1 and len(counts) > 1 and not why.endswith("--batch-per worker says otherwise"):
         said["batch"] = say("same_batch")
-    if mapping.search is None and _searched(trials):
-        said["search"] = say("search")
+    said["search"] = say("search") if mapping.search is None and _searched(trials) else ""
     settings = group_by(trials, lambda trial: (
         _study(trial), trial.settings.get("workers"), trial.settings["seed"], *sorted(trial.points.items()),
         *trial.evaluations, *map(str, _config_of(trial.run, mapping).items())))
@@ -289,13 +303,10 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
         known = (alike[0].points or _config_of(alike[0].run, mapping) or mapping.search is False
                  or alike[0].settings["seed"] is not None)
         said["repeats"] = say("repeats" if known else "no_repeats", one=alike[0].run.path, other=alike[1].run.path)
-    said["metric"] = mapping.evidence.get("metric", "")
-    if mapping.steps.get(LOSS) in mapping.tags:
-        said["metric"] = say("loss")
-    if again := sum(trial.repeats for trial in trials):
-        said["overlap"] = say("overlap", again=again, keep=mapping.keep or "last")
-    if impossible := sum(trial.impossible for trial in trials):
-        said["impossible"] = say("impossible", impossible=impossible)
+    said["metric"] = say("loss") if mapping.steps.get(LOSS) in mapping.tags else mapping.evidence.get("metric", "")
+    said["overlap"] = say("overlap", again=sum(trial.repeats for trial in trials) or None, keep=mapping.keep or "last")
+    said["fillers"] = say("fillers", columns=list_first(sorted({*chain(*(trial.fillers for trial in trials))}), 3))
+    said["impossible"] = say("impossible", impossible=sum(trial.impossible for trial in trials) or None)
     said["times"] = mapping.evidence.get("step_seconds", "")
     if mapping.seconds and not mapping.step_seconds and mapping.seconds not in NAMES["timed"]:
         kind = say("proportional" if trials[0].run.format == trainer_state.NAME else "wall")
@@ -303,19 +314,16 @@ def remarks(trials: Sequence[FoundTrial], mapping: RunMapping, uses: Mapping[str
     percents = [column for column in dict.fromkeys(column for trial in trials for column in trial.evaluations)
                 if SHARE.search(column) and better(column) == LARGER and 1 < max(np.fmax.reduce(
                     trial.evaluations[column][1]) for trial in trials if column in trial.evaluations) <= 100]
-    if percents:
-        said["unit"] = say("unit", first=percents[0], columns=list_first(percents, 3))
-    if mapping.within:
-        said["steps"] = say("within", within=mapping.within)
-    if unclear := [metric.column for metric in mapping.tags.values() if not metric.direction]:
-        said["ways"] = say("ways", columns=list_first(unclear, 5))
+    said["unit"] = say("unit", first=percents[:1], columns=list_first(percents, 3))
+    said["steps"] = say("within", within=mapping.within) or said.get("steps", "")
+    unclear = [metric.column for metric in mapping.tags.values() if not metric.direction]
+    said["ways"] = say("ways", columns=list_first(unclear, 5))
     if short := [trial.run for trial in trials if trial.run.unfinished]:
         said["short"] = say("short", CUT_SHORT=CUT_SHORT, runs=len(short), path=short[0].path, why=short[0].unfinished)
     if blind := [trial.run for trial in trials if not len(trial.evaluated)]:
         said["blind"] = say("blind", runs=len(blind), path=blind[0].path)
-    if left := sorted((tag for tag, use in uses.items() if use.startswith(LEFT_OUT)), key=lambda tag: not better(
-            f"val/{tag}")):
-        said["tags"] = say("tags", tags=list_first(left, 8))
+    said["tags"] = say("tags", tags=list_first(sorted((tag for tag, use in uses.items() if use.startswith(
+        LEFT_OUT)), key=lambda tag: not better(f"val/{tag}")), 8))
     return {name: text for name, text in said.items() if text}
 
 

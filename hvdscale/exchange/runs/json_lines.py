@@ -22,12 +22,11 @@ from .run import EPOCH, STEP, FoundRun, head_of, leaves, rows_by_step, series_of
 
 NAME = "JSON lines"
 ENDS = (".jsonl", ".ndjson", ".json", ".log", ".txt", ".out", "/log")
-EPOCH_FILE = re.compile(r"metrics_epoch_\d{1,9}\.json")      # AllenNLP's
 RARE = 20                   # a text with an object in fewer lines has other lines of its steps
 NEAR = 0.01                 # how exactly the steps of an epoch have to be known
 SETTINGS = ("config", "args", "hparams", "hyperparameters", "params")     # objects whose names stand for themselves
 UNNAMED = *SETTINGS, "history", "metrics", "log", "logs"
-OF_SPLIT, COUNT, OF_ROWS, COUNTED, CLOCK = map(re.compile, NAMES["json"].values())
+OF_SPLIT, COUNT, OF_ROWS, COUNTED, CLOCK, EPOCH_FILE = map(re.compile, NAMES["json"].values())
 
 
 def recognises(path: str, losses: bool = False) -> bool:

@@ -125,7 +125,7 @@ def read_mapping(path: str, guessed: RunMapping, runs: Sequence[FoundRun]) -> Ru
     for key, value in read_toml(path).items():
         try:
             mapping = with_given(mapping, _fields_of(key, value))
-        except _WrongValueError as error:
+        except UsageError as error:
             wrong.append(f"{path}: {error}")
     tags = {tag for run in runs for tag in run.series}
     named = [*mapping.tags, *mapping.steps.values(), mapping.seconds, mapping.step_seconds, mapping.within]
@@ -159,10 +159,6 @@ def with_given(mapping: RunMapping, given: Mapping[str, Any]) -> RunMapping:
                    evidence={name: why for name, why in mapping.evidence.items() if name not in gone})
 
 
-class _WrongValueError(Exception):
-    """A key that there is not, or a value that its key cannot have."""
-
-
 def source_of(key: str, value: Any) -> Source:
     table = value if isinstance(value, dict) else {}
     if isinstance(value, CONSTANTS):
@@ -172,15 +168,15 @@ def source_of(key: str, value: Any) -> Source:
             if len(table) == 1 and re.compile(value["pattern"]).groups == 1:
                 return Source(**value)
         except (re.error, TypeError, RecursionError, OverflowError) as error:
-            raise _WrongValueError(f"{key}: the pattern {value['pattern']!r} is none: {error}") from None
+            raise UsageError(f"{key}: the pattern {value['pattern']!r} is none: {error}") from None
     elif "parameter" in table:
         kinds: dict[str, Any] = {"parameter": str, "times": list, "over": str, "nominal": (int, str)}
         if all(isinstance(one, kinds.get(name, ())) for name, one in value.items()):
             return Source(**{**value, "times": tuple(map(str, value.get("times", ())))})
     elif table and all(isinstance(one, CONSTANTS) for one in value.values()):
         return Source(value)
-    raise _WrongValueError(f"{key} is {repr(value)[:80]}, not a constant, {{parameter = \"name\"}}, "
-                           "{pattern = 'text with one (group)'} or {\"part of a path\" = constant}")
+    raise UsageError(f"{key} is {repr(value)[:80]}, not a constant, {{parameter = \"name\"}}, "
+                     "{pattern = 'text with one (group)'} or {\"part of a path\" = constant}")
 
 
 def _fields_of(key: str, value: Any) -> dict[str, Any]:
@@ -190,14 +186,14 @@ def _fields_of(key: str, value: Any) -> dict[str, Any]:
     if key == "lines":                      # see read_lines
         return {}
     if key not in _RULES:
-        raise _WrongValueError(f"there is no key {key!r}: " + did_you_mean(key, _KEYS, f"there are {', '.join(_KEYS)}"))
+        raise UsageError(f"there is no key {key!r}: " + did_you_mean(key, _KEYS, f"there are {', '.join(_KEYS)}"))
     rule, what = _RULES[key]
     if not rule(value):
-        raise _WrongValueError(f"{key} is {repr(value)[:80]}, not {what}")
+        raise UsageError(f"{key} is {repr(value)[:80]}, not {what}")
     if key == "metaparameters":
         return {key: {name: source_of(f"{key}.{name}", one) for name, one in value.items()}}
     if key == "steps" and not (set(value) <= {LOSS, RATE} and all(isinstance(tag, str) for tag in value.values())):
-        raise _WrongValueError(f"{key} has {', '.join(value)}; it takes {LOSS} and {RATE}, each with the name of a tag")
+        raise UsageError(f"{key} has {', '.join(value)}; it takes {LOSS} and {RATE}, each with the name of a tag")
     return {key: {tag: _metric(tag, text) for tag, text in value.items()} if key == "tags" else value}
 
 
@@ -207,8 +203,8 @@ def _metric(tag: str, text: Any) -> Metric:
         column, _, way = column.rpartition(" ")
     split, _, name = column.partition("/")
     if split not in SPLITS or not name or metric_faults([name]):
-        raise _WrongValueError(f"tags.{tag} is {text!r}, not split/metric (of {', '.join(SPLITS)}) with min or max, "
-                               "such as 'val/error min'")
+        raise UsageError(f"tags.{tag} is {text!r}, not split/metric (of {', '.join(SPLITS)}) with min or max, "
+                         "such as 'val/error min'")
     return Metric(column, way)
 
 

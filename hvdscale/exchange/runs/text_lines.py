@@ -26,12 +26,10 @@ from .run import EPOCH, LONGEST_TAG, STEP, WITHIN, FoundRun, Series, constants_o
 NAME = "lines"
 ENDS = (".log", ".txt", ".out", ".stdout", ".err", ".stderr")
 NAMED_BY = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/@.+-% \t"      # characters of names
-GLUED = re.compile(r"[\w%/.]*")                               # what belongs to the number before it
 UNITS = {word: TIME_UNITS[unit] for unit, words in NAMES["units"].items() for word in words.split()}
-MANY = {"k": 1e3, "m": 1e6}                                    # of a step such as 10k
-KNOWN = NAMES["known"]
-(NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
- SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN, BAR) = (
+KNOWN, MANY = NAMES["known"], NAMES["many"]
+(GLUED, NUMBER, COUNTED, IN_BRACKETS, CONTROL, CODE, LEVEL, SPLIT, SECTION, NAMED, TRAINED, HEADLINE, PROGRESS,
+ SUMMARY, COCO, DOTTED, SETTING, STAMPED, MODULE, BARE, OF_EPOCH, OF_BATCH, JOINED, GIVEN, BAR, ENDED) = (
     re.compile(pattern) for pattern in NAMES["lines"].values())
 PREAMBLE = 5000             # lines in which settings are looked for
 
@@ -79,7 +77,8 @@ class Form:
             of_total = after.strip() == "/" and place + 2 < len(texts)
             counter = found["counter"].lower() if found else ""
             if not named:               # 3epoch results:, or a.py:48] [500] loss=2, or [500/900]
-                bare = text.endswith("] [") and after.startswith("] ") or (text, after) == ("[", "/")
+                bare = text.endswith("] [") and after.startswith("] ") or (text, after) == ("[", "/") and (
+                    "/" not in texts[place + 2:place + 3])              # a date
                 counter = "step" if bare else ""
                 counter = "epoch" if after.startswith("epoch") and not text.endswith("/") else counter
             if of_total and text.endswith("[") and texts[place + 2] == "][":
@@ -195,9 +194,10 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
     head, begun, below, split, form, failed, line = 0, False, 0, "", None, False, "\n"
     for at, line in enumerate(lines):
         form, text, failed = None, line, failed or "Traceback (most recent call last)" in line
-        if text[:1] not in " \t":
-            head = at
         text = CONTROL.sub("", text) if "\x1b" in text or "it/s]" in text or "s/it]" in text else text
+        text = f" {text}" if "/" in text[:20] and ENDED.match(text) else text          # of the epoch above
+        passing = BAR.search(text)
+        head = head if passing or text[:1] in " \t" else at
         if text.rstrip()[-1:] in "*=#<>-:" and (found := HEADLINE.search(text[-LONGEST_TAG:])) and (
                 begun and not found[0].isupper() or not found["plain"]):
             split, below = split_of(own[0]) if (own := SPLIT.search(text)) else "", at
@@ -209,7 +209,7 @@ def _read_forms(lines: Iterator[str], path: str) -> FoundRun:
         if not begun and at < PREAMBLE:
             given |= {name: value if given.get(name, value) == value else None      # said twice, and differently
                       for name, value in _settings(text).items()}
-        if len(pieces) == 1 or text.lstrip().startswith('File "') or BAR.search(text):         # of a traceback
+        if len(pieces) == 1 or text.lstrip().startswith('File "') or passing:         # of a traceback
             continue
         if split and sum(any(map(str.isalpha, text)) for text in pieces[:-1:2]) > 1 and any(
                 COUNTED.search(text[-LONGEST_TAG:]) for text in pieces[:-1:2]):
@@ -272,7 +272,7 @@ def _series(forms: Sequence[Form]) -> tuple[dict[str, Series], int | None]:
         below = np.isin(heads, rows) & form.indented
         add(form, heads[below], form.tags, below)
         asides.append((form, ~below))
-    if not any(map(NAMED.match, points)):
+    if not any(NAMED.match(name) and better(f"val/{name}") for form in own for name, *_ in form.tags):
         counters = {tag: joined(points[tag]) for tag in (STEP, EPOCH) if tag in points}
         for form, which in asides:
             at = np.frombuffer(form.lines, np.int64)

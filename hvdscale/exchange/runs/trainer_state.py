@@ -9,11 +9,9 @@ import re
 from collections.abc import Iterator
 
 from ..files import WrongFile, as_float, json_of, text_of
-from .run import SECONDS, STEP, FoundRun, series_of
+from .run import NAMES, SECONDS, STEP, FoundRun, series_of
 
-NAME = "trainer_state.json"
-SETTINGS = {"train_batch_size": "per_device_train_batch_size", "max_steps": "max_steps",
-            "num_train_epochs": "num_train_epochs"}
+NAME, SETTINGS = "trainer_state.json", NAMES["trainer_state"]
 
 
 def recognises(path: str) -> bool:
