@@ -22,6 +22,7 @@ from ..analysis.rules import RuleCosts, rules_along
 from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, group_by, is_measured,
                                 show_ends_alone, studies_of)
 from ..analysis.trials import JobKey, read_trials
+from ..analysis.worker_plan import WorkerPlan
 from ..errors import LogError
 from ..formatting.numbers import counted, list_first
 from ..formatting.screen import Tell, quiet
@@ -184,8 +185,10 @@ def _page(subject: Subject, taken: set[str], subjects: Sequence[Subject]) -> Pag
     studied, ran = show(views, subject), show(MEASURED, subject) if measured else []
 
     findings = [part for part in (*ran, *studied) if isinstance(part, Finding)]
-    lines = (*_describe_others(subject, subjects), *verdict(plan)) if plan else [one.said for one in findings[:VERDICT]]
-    if not plan:
+    lines = tuple(one.said for one in findings[:VERDICT])
+    if plan:
+        lines = (*_describe_others(subject, plan, subjects), *verdict(plan))
+    else:
         findings = [*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more)]
     best_first = best_alone and not subject.searches or show_ends_alone(subject.studies)
     tables = [part for part in ((*studied, *ran) if best_first else (*ran, *studied)) if isinstance(part, Table)]
@@ -193,19 +196,22 @@ def _page(subject: Subject, taken: set[str], subjects: Sequence[Subject]) -> Pag
     careful = (*cautions(plan), *(one.said for one in describe_left_out(plan.times.timings))) if plan else ()
     key = subject.workload, subject.target
     return Page((*findings, *tables, *lazy), title=BEST if best_alone else str(subject.target or THROUGHPUT),
-                target=subject.target, verdict=tuple(lines), slug=unique(section_name(*key, "throughput"), key, taken),
+                target=subject.target, verdict=lines, slug=unique(section_name(*key, "throughput"), key, taken),
                 workload=str(subject.workload), section=subject, left_out=(*careful, *trials.left_out(subject)),
                 describe=lambda: (*([GENERAL.say("planned")] if plan else []),
                                   *(trials.schedules(subject) if measured else ())))
 
 
-def _describe_others(subject: Subject, subjects: Iterable[Subject]) -> Iterator[str]:
-    """What a page leaves out of its choice: what took less time to the same target with another optimizer or version of
-    the job, and worker counts that ran the job to another target only."""
+def _describe_others(subject: Subject, plan: WorkerPlan, subjects: Iterable[Subject]) -> Iterator[str]:
+    """What a page leaves out of its choice: worker counts whose times are left out, as on other machines, or that ran
+    the job to another target only; what took less time to the target with another optimizer or version of the job."""
     job, counts = subject.workload, {trial.workers for trial in subject.trials}
-    fastest = min(option.seconds.value for option in subject.plan.options) if subject.plan else 0.0
+    taken = {option.workers: option.seconds.value for option in plan.options}
+    untimed = {cell.workers[0] for cell in subject.cells if cell.seconds.met} - taken.keys()
+    if untimed and plan.times.timings.others:
+        yield SCALING.say("other_counts", workers=sorted(untimed), untimed=True)
     for one in subjects:
-        faster = [cell for cell in one.cells if cell.seconds.value < fastest]
+        faster = [cell for cell in one.cells if cell.seconds.value < min(taken.values())]
         if one.workload == job and (alone := {trial.workers for trial in one.trials} - counts):
             yield SCALING.say("other_counts", workers=sorted(alone), target=one.target)
         elif faster and one.target == subject.target and one.workload != job and one.workload in (

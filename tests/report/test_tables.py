@@ -388,6 +388,10 @@ def test_what_another_optimizer_or_target_ran_alone_is_said_before_the_fastest()
     lars, looser, same = ([page.verdict[0] for _, own in one.pages for page in own] for one in documents)
     assert lars[1].startswith("Faster than all below: made/net, lars")
     assert looser[0] == "Not compared here: W = 4, which ran to val/error<0.3 only." and same[0].startswith("Fastest")
+    faster = log(trial(3, **four), path="h100.h5")
+    faster.restarts["device"][:] = "cuda H100"
+    [(_, [page])] = document_of_logs([log(*runs), faster]).pages
+    assert page.verdict[0] == "Not compared here: W = 4, whose times are left out."
 
 
 def test_of_one_batch_that_met_nothing_is_said_of_scaling():

@@ -199,9 +199,8 @@ def as_fitted(estimate: Estimate) -> str:
 
 def early_crossing(subject: Subject) -> Iterator[Part]:
     """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
-    lasting ones. Their mean is NaN where one is unknown, inf where one did not last. Else whether ENDED runs that ended
-    at their target may have met it early, by medians: their course takes LATER times the steps, and the last
-    evaluation lies no more than CHANCE beyond it."""
+    lasting ones. Their mean is NaN where one is unknown, inf where one did not last. Else whether ENDED or more runs
+    that ended at their target may have met it early, see analysis/README.rst."""
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
     ended: list[Crossing] = []
     for cell in subject.batches.cells if subject.batches and subject.options.crossing == FIRST else ():
