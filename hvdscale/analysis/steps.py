@@ -36,7 +36,7 @@ NORMAL = 1.65       # the median second difference, without its sign, of normal 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where a run that met its target meets it for good, its lasting crossing: see README.rst."""
+    """Where a run that met its target meets it for good: its lasting crossing."""
 
     steps: float            # inf: not by the end of the run; NaN: unknown
     before: float           # at the evaluation before; NaN: none

@@ -333,8 +333,7 @@ def test_runs_that_ended_at_a_target_which_noise_met_for_them_are_a_finding(nois
     runs = [falling_run(60, 1.0, noise, random)[:2] for _ in range(12)]
     trials = [trial(at, step, 1 - error if rises else error, seed=at % 3, batch=32 << at // 3,
                     target="val/error>0.9" if rises else "val/error<0.1") for at, (step, error) in enumerate(runs)]
-    [section] = analyse(read_trials(log(*trials)))[0].sections
-    found = Shown(tuple(early_crossing(Subject(**vars(section))))).findings
+    found = Shown(tuple(early_crossing(Subject(**vars(analyse(read_trials(log(*trials)))[0].sections[0]))))).findings
     assert [(one.kind, one.named["runs"]) for one in found] == [("early_ended", 12)] * early
 
 

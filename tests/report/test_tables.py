@@ -394,13 +394,10 @@ def test_what_another_optimizer_or_target_ran_alone_is_said_before_the_fastest()
     assert page.verdict[0] == "Not compared here: W = 4, whose times are left out."
 
 
-def test_of_one_batch_that_met_nothing_is_said_of_scaling():
+def test_of_one_batch_that_met_nothing_is_said_and_one_that_may_scale_perfectly_is_open():
     unmet = [trial(batch, batch=batch, error=(0.9, 0.5, 0.3)) for batch in (32, 64)]
     said = [one.said for one in findings(sections(log(*unmet, trial(3, batch=128)))[0])]
     assert any(one.startswith("Only batch 128 met") for one in said) and not any("rfect scal" in one for one in said)
-
-
-def test_a_batch_that_may_scale_perfectly_is_open_in_the_table_as_in_the_verdict():
     runs = [trial(at, (0, steps - 10, steps), batch=32 << at // 3, seed=at % 3)
             for at, steps in enumerate((800, 1000, 1200, 450, 650, 900, 300, 500, 800))]
     [found] = sections(log(*runs))

@@ -200,7 +200,7 @@ def as_fitted(estimate: Estimate) -> str:
 def early_crossing(subject: Subject) -> Iterator[Part]:
     """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
     lasting ones. Their mean is NaN where one is unknown, inf where one did not last. Else whether ENDED or more runs
-    that ended at their target may have met it early, see analysis/README.rst."""
+    that ended at their target may have met it early, by the medians of Crossing.later and Crossing.beyond."""
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
     ended: list[Crossing] = []
     for cell in subject.batches.cells if subject.batches and subject.options.crossing == FIRST else ():
