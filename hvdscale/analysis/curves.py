@@ -6,16 +6,8 @@ still fall over the upper (or lower) part of the rates tried at the largest (or 
 that chance seldom exceeds together, do not rise again at the end, and few trials lie beyond the best ones, more may be
 found farther out. Trials that diverged count as beyond; unmet ones are ranked by the best that they reached.
 
-One setting under one seed is the same sequence of updates at any worker count: all of a batch share one row.
-
-The regimes, see README.rst, are stated as batches that were run. Perfect scaling does not extend past a batch that
-is certainly outside the tolerance; one whose interval leaves that open does not end it. The maximum useful batch is no
-smaller than its end. Both compare with the smallest of several noisy values: on average the end of perfect scaling
-comes out 0.2 to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage).
-
-Their intervals are percentiles over draws of the steps at all batches, log-normal on each side of a value, and narrower
-where the points lie closer to the fitted curve than their intervals claim. As draws scatter around values that scatter
-themselves, those at twice the tails (5 % and 95 % for 95 %) cover what is claimed (tools/coverage)."""
+The regimes, see README.rst, are stated as batches that were run; tools/coverage measures them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -177,7 +169,8 @@ class Curve:
 
     left_out  (batch, feasible trials) of those with fewer than asked for
     cut       up to, or from, which batch on searches are cut off; {}: none is
-    perfect   by judged batch, whether B S is within tolerance of the smallest B S; {}: unknown
+    perfect   by judged batch, whether B S is within tolerance of the smallest B S, or "open": perfect scaling ends
+              before it, but not surely; {}: unknown
 
     Without the smallest batch, the fewest examples are unknown, and so is perfect scaling. The maximum useful batch is,
     too, where it may be the first of those judged: a smaller one may be as good."""
@@ -205,7 +198,10 @@ class Curve:
             self.regimes.perfect_until, self.regimes.perfect = BatchEstimate(None), ()
             if not (self.judged and self.regimes.maximum_useful.low > first):
                 self.regimes.maximum_useful = BatchEstimate(None)
-        self.perfect = dict(zip(self.whole, self.regimes.perfect))
+        until = self.regimes.perfect_until
+        self.perfect: dict[int, bool | str] = {
+            batch: "open" if not inside and (until.value or np.inf) < batch <= until.high else inside
+            for batch, inside in zip(self.whole, self.regimes.perfect)}
 
 
 def curve_of(studies: Sequence[Study], target: Target, options: Options = Options()) -> Curve | None:

@@ -53,8 +53,7 @@ class RateLandscape:
 
     def steps(self, confidence: float) -> np.ndarray:
         """Steps at these rates and the best other metaparameters: low, value and high, shape (3, rates)."""
-        shares = [0.5 - confidence / 2, 0.5, 0.5 + confidence / 2]
-        return self.rate.steps.value * np.quantile(self.losses, shares, axis=1)
+        return self.rate.steps.value * np.quantile(self.losses, 0.5 + confidence * np.array([-0.5, 0, 0.5]), axis=1)
 
     def width(self, tolerance: float) -> tuple[float, float]:
         """The rates between which the median loss is at most 1 + tolerance; NaN where nothing is fitted."""

@@ -2,10 +2,7 @@
 
 Steps to target (Shallue et al. 2019, section 4.1): steps done at the first evaluation that meets the target. Over
 repeats, steps S, seconds T and examples per second x are averaged by geometric means. T = S B / x, with the global
-batch B (the mean batch of the S steps where it changes), then holds exactly for the means.
-
-Noise in the metric makes the first evaluation that meets a target early. The lasting crossing, see README.rst, is that
-of the isotonic regression, of the logarithm where the metric is positive, or of a fitted power of the steps."""
+batch B (the mean batch of the S steps where it changes), then holds exactly for the means."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,17 +30,21 @@ PAST = 1.5          # a run that went on to this many times the steps of its fir
 SINCE = 0.25        # the power is fitted from this share of those steps on
 LEAST = 4           # evaluations, below which no power is fitted
 FARTHEST = 2.0      # times the run's steps, beyond which a power says nothing
+NEAR, ENOUGH = 0.4, 6       # the share of those steps from which on evaluations show their course; of how many
+NORMAL = 1.65       # the median second difference, without its sign, of normal values of deviation 1
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where a run that met its target meets it for good."""
+    """Where a run that met its target meets it for good: its lasting crossing."""
 
     steps: float            # inf: not by the end of the run; NaN: unknown
     before: float           # at the evaluation before; NaN: none
     modelled: bool          # whether a power of the steps was fitted
     after: int              # evaluations after the first that met
     met_after: int          # of them, those that met
+    later: float = np.nan   # see _beside_course; NaN: unknown
+    beyond: float = np.nan
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
@@ -65,7 +66,21 @@ def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> 
         fitted = target.met_by(_improving(measured, target))
         steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
     return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, len(met) - first - 1,
-                    int(met[first + 1:].sum()))
+                    int(met[first + 1:].sum()), *_beside_course(step[:first + 1], measured[:first + 1], target))
+
+
+def _beside_course(step: np.ndarray, measured: np.ndarray, target: Target) -> tuple[float, float]:
+    """Of the last evaluation, beside the course of those shortly before, a parabola in logarithms of what is lacking
+    (to 1, where the metric rises): how many times its steps the course takes to the target, and how far it lies beyond
+    the course, in deviations of an evaluation."""
+    near = step >= NEAR * step[-1]
+    values, goal = (measured[near], target.value) if target.minimizes else (1 - measured[near], 1 - target.value)
+    if near.sum() <= ENOUGH or goal <= 0 or not (np.isfinite(values) & (values > 0)).all():
+        return np.nan, np.nan
+    logs = np.log(values / goal)
+    _, slope, level = np.polyfit(np.log(step[near] / step[-1])[:-1], logs[:-1], 2)      # at that evaluation
+    scatter = float(np.median(np.abs(np.diff(logs[:-1], 2)))) / NORMAL
+    return float(np.exp(np.clip(level / max(-slope, 1e-9), -9, 9))), float((level - logs[-1]) / max(scatter, 1e-9))
 
 
 def _improving(measured: np.ndarray, target: Target) -> np.ndarray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -135,12 +136,13 @@ NO_TIMES, NO_STEPS, NOT_MET, AT_ONCE = "no_times", "no_steps", "not_met", "at_on
 @dataclass(frozen=True, eq=False)
 class NoPlan:
     """A workload and target without a plan: NO_TIMES, NO_STEPS, AT_ONCE (met before the first step) or NOT_MET, with
-    the best value of the target's metric at any evaluation (NaN: none)."""
+    the best value of the target's metric at any evaluation (NaN: none), and where most runs met it."""
 
     workload: JobKey | None
     target: Target | None
     why: str
     best: float = np.nan
+    often: StepsPoint | None = None
 
 
 class WorkerPlan:
@@ -299,11 +301,12 @@ def plans_of(group: JobResults, request: Request, *, links: Links | None = None,
         curves = {EVERY_STEP: StepsCurve(points, fit, noise=drawn, confidence=confidence)}
         if section and target and section.synced:
             curves = curves_of(section, target, confidence)
-        every = [point.steps for curve in curves.values() for point in curve.points]
+        points = tuple(point for curve in curves.values() for point in curve.points)
+        every = [point.steps for point in points]
         if section and target and not any(one.met for one in every):
             values = [trial.metrics[target.column] for trial in section.trials if target.column in trial.metrics]
             best = best_value(np.concatenate([np.empty(0), *values]), target.minimizes)
-            yield NoPlan(group.workload, target, NOT_MET, best)
+            yield NoPlan(group.workload, target, NOT_MET, best, min(points, default=None, key=attrgetter("unmet")))
         elif any(one.value == 0 for one in every):
             yield NoPlan(group.workload, target, AT_ONCE)
         elif not every and noise is None and not request.global_batch:

@@ -15,7 +15,7 @@ from ..analysis.intervals import Estimate
 from ..analysis.steps import SPEED, RunCell
 from ..analysis.studies import group_by
 from ..analysis.trials import Trial
-from ..formatting.numbers import NARROWEST, capital, listed, percent, ratio, span, whole
+from ..formatting.numbers import NARROWEST, capital, list_first, listed, percent, ratio, span, whole
 from ..formatting.screen import wrap
 from ..log.schema import UNKNOWN_SEED
 from .output import head_of
@@ -28,6 +28,7 @@ CHANGES = {STEPS: "steps_ratio", SECONDS: "seconds_ratio", SPEED: "speed_ratio",
 MOST_NAMED = 6                  # of what the verdict names
 MOST_ROWS, MOST_SEEN = 40, 10.0         # of the noise on a screen; difference that is shown as a number
 ALL = "all"
+_some = partial(list_first, most=MOST_NAMED, joint="; ")
 DETAILS = "workload target workers global_batch measure baseline candidate change verdict reason"
 
 
@@ -109,7 +110,7 @@ def _describe_tests(comparison: Comparison, verdict: str) -> list[str]:
             same.setdefault(_how(test), {}).setdefault(test.measure, []).append(where)
     said = []
     for how, places_of in same.items():
-        alike = group_by(places_of, lambda measure: _some(places_of[measure], " and "))
+        alike = group_by(places_of, lambda measure: _some(places_of[measure], joint=" and "))
         for where, measures in alike.items():       # steps and time to val/error<0.1, throughput and best metric
             goals = listed([NAMES[name] for name in measures if name in LAST])
             what = listed([*([f"{goals} to {comparison.target}"] if goals else []),
@@ -243,11 +244,6 @@ def _pairing_of(cell: ComparedCell) -> str:
 
 def _place(workers: int | str, batch: int | str) -> str:
     return COMPARE.say("place", workers=workers, batch=batch)
-
-
-def _some(texts: Sequence[str], joint: str = "; ") -> str:
-    more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return joint.join([*texts[:MOST_NAMED], *more])
 
 
 def decision_lines(found: Sequence[Decided], within: float, ledger: str | None, both: bool = True) -> list[str]:

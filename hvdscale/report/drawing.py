@@ -1,12 +1,8 @@
 """How figures are drawn, by matplotlib, when they are asked for: importing this module does not import it.
 
-    figure = Figure("steps-batch", "Steps to val/error<0.01", ..., draw=lambda axes: axes.plot(...))
-    svg = render(figure, "svg")
-
-Marks: a disc is two runs or more, a diamond one; an open triangle was not met and points to where the value
-lies; any other hollow mark, and #, is of runs on a host with too few free cores. Colours are Okabe and Ito's
-(2008), viridis where there is an order, so that none relies on red against green.
-Text is drawn verbatim: a name with dollar signs is no formula.
+Marks: a disc is two runs or more, a diamond one; an open triangle was not met and points to where the value lies; any
+other hollow mark, and #, is of runs on a host with too few free cores. Colours are Okabe and Ito's (2008), viridis
+where there is an order, so that none relies on red against green. Text is drawn verbatim, without formulas.
 """
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """From logs to a report: a page for each workload and target, and chapters on several workloads.
 
-    make(["runs"], targets=[Target.parse("val/error<0.01")], out="report")      prints the report, writes its files
-
 Of logs so large that no trial is made of its own, sections have no trials, and pages what the studies show.
 """
 
@@ -24,6 +22,7 @@ from ..analysis.rules import RuleCosts, rules_along
 from ..analysis.studies import (Study, are_searched, best_metric, better, check_direction, group_by, is_measured,
                                 show_ends_alone, studies_of)
 from ..analysis.trials import JobKey, read_trials
+from ..analysis.worker_plan import WorkerPlan
 from ..errors import LogError
 from ..formatting.numbers import counted, list_first
 from ..formatting.screen import Tell, quiet
@@ -107,7 +106,7 @@ def document_of_logs(logs: Sequence[Log], targets: Sequence[Target] = (), skippe
         tell(f"{subject.workload}{f': {subject.target}' if subject.target else ''}")
         if subject.held:            # all cores work on the costs of those that follow
             subject.known[RuleCosts, subject.goal] = next(costs)
-        page = _page(subject, taken)
+        page = _page(subject, taken, subjects)
         if page.tables or subject.trials or subject.held:
             pages[subject.workload].append(page)
     searched = {subject.workload for subject in held}
@@ -173,7 +172,7 @@ def show(views: Iterable[Needing], subject: Subject) -> list[Part]:
     return [part for needed, view in views if not needed or attrgetter(needed)(subject) for part in view(subject)]
 
 
-def _page(subject: Subject, taken: set[str]) -> Page:
+def _page(subject: Subject, taken: set[str], subjects: Sequence[Subject]) -> Page:
     plan = subject.plan
     # nothing to show but the best of each metric: no target, and no throughput of repeats
     best_alone = subject.target is None and (are_searched(subject.studies) or not subject.trials or not any(
@@ -186,8 +185,10 @@ def _page(subject: Subject, taken: set[str]) -> Page:
     studied, ran = show(views, subject), show(MEASURED, subject) if measured else []
 
     findings = [part for part in (*ran, *studied) if isinstance(part, Finding)]
-    lines = verdict(plan) if plan else tuple(one.said for one in findings[:VERDICT])
-    if not plan:
+    lines = tuple(one.said for one in findings[:VERDICT])
+    if plan:
+        lines = (*_describe_others(subject, plan, subjects), *verdict(plan))
+    else:
         findings = [*findings[VERDICT:], *(Finding(said) for one in findings[:VERDICT] for said in one.more)]
     best_first = best_alone and not subject.searches or show_ends_alone(subject.studies)
     tables = [part for part in ((*studied, *ran) if best_first else (*ran, *studied)) if isinstance(part, Table)]
@@ -199,6 +200,25 @@ def _page(subject: Subject, taken: set[str]) -> Page:
                 workload=str(subject.workload), section=subject, left_out=(*careful, *trials.left_out(subject)),
                 describe=lambda: (*([GENERAL.say("planned")] if plan else []),
                                   *(trials.schedules(subject) if measured else ())))
+
+
+def _describe_others(subject: Subject, plan: WorkerPlan, subjects: Iterable[Subject]) -> Iterator[str]:
+    """What a page leaves out of its choice: worker counts whose times are left out, as on other machines, or that ran
+    the job to another target only; what took less time to the target with another optimizer or version of the job."""
+    job, counts = subject.workload, {trial.workers for trial in subject.trials}
+    taken = {option.workers: option.seconds.value for option in plan.options}
+    untimed = {cell.workers[0] for cell in subject.cells if cell.seconds.met} - taken.keys()
+    if untimed and plan.times.timings.others:
+        yield SCALING.say("other_counts", workers=sorted(untimed), untimed=True)
+    for one in subjects:
+        faster = [cell for cell in one.cells if cell.seconds.value < min(taken.values())]
+        if one.workload == job and (alone := {trial.workers for trial in one.trials} - counts):
+            yield SCALING.say("other_counts", workers=sorted(alone), target=one.target)
+        elif faster and one.target == subject.target and one.workload != job and one.workload in (
+                replace(job, optimizer=one.workload.optimizer), replace(job, version=one.workload.version)):
+            best = min(faster, key=attrgetter("seconds.value"))
+            yield SCALING.say("faster_job", workload=one.workload, workers=best.workers[0], batch=best.global_batch,
+                              seconds=best.seconds.value)
 
 
 def _chapters(whole: Whole) -> Iterator[Titled]:

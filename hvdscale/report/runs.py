@@ -1,12 +1,4 @@
-"""Logs and their reports as values, for Python and notebooks: what ``hvdscale.read`` gives.
-
-    runs = read("runs/*.h5")                    a log, a folder, a pattern, or a list of them
-    runs.evaluations["val/error"]               an array
-    report = runs.report("val/error<0.02")
-    report.verdict, report.findings[0]["said"]
-    report.tables["weak-32"].records()
-    report.figures["speedup-weak-32"].savefig("speedup.pdf")
-"""
+"""Logs and their reports as values, for Python and notebooks: what ``hvdscale.read`` gives, see README.rst."""
 from __future__ import annotations
 
 import os

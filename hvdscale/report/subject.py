@@ -1,7 +1,5 @@
 """What a report is asked for, from the values that a user gives: the options of hvdscale-report, or the arguments of
 Runs.report. And what its views are made from: of a page a workload held against one target, of a chapter all workloads.
-
-    asked = request_of(budgets=["5000 steps, 10 epochs"], rules=["linear<=8"], confidence=0.9)
 """
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _replicas(plan):
 def _lr(plan):
     parts = [f"{plan.peak_lr:g}"]
     if plan.lr_rule == "tuned":
-        parts.append(f"as tuned at {plan.batches.first}")
+        parts.append(f"set for batch {plan.batches.first} itself (lr_rule tuned)")
     elif plan.lr_factor != 1:
         parts[0] += f" = {plan.base_lr:g} x {plan.lr_factor:g}"
         capped = plan.lr_factor < lr_factor(plan.lr_rule, plan.batches.first / plan.base_batch)

@@ -326,6 +326,17 @@ def test_of_runs_that_end_at_their_first_success_nothing_is_said_of_noise(furthe
     assert ["(a model)" in finding.said for finding in found.findings] == [True] * further
 
 
+@pytest.mark.parametrize("rises", [False, True])
+@pytest.mark.parametrize("noise, early", [(0.12, True), (0.01, False), (0.0, False)])
+def test_runs_that_ended_at_a_target_which_noise_met_for_them_are_a_finding(noise, early, rises):
+    random = np.random.default_rng(3)
+    runs = [falling_run(60, 1.0, noise, random)[:2] for _ in range(12)]
+    trials = [trial(at, step, 1 - error if rises else error, seed=at % 3, batch=32 << at // 3,
+                    target="val/error>0.9" if rises else "val/error<0.1") for at, (step, error) in enumerate(runs)]
+    found = Shown(tuple(early_crossing(Subject(**vars(analyse(read_trials(log(*trials)))[0].sections[0]))))).findings
+    assert [(one.kind, one.named["runs"]) for one in found] == [("early_ended", 12)] * early
+
+
 def test_another_crossing_is_refused_by_name():
     with pytest.raises(UsageError, match="crossing last.*first or lasting"):
         request_of(crossing="last")

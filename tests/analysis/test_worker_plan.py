@@ -15,6 +15,7 @@ from hvdscale.analysis.worker_plan import (APART, AT_ONCE, LINKS, NO_STEPS, NO_T
                                            TIMED_ONCE, UNPLACED, NoPlan, Request, WorkerPlan, plans_of)
 from hvdscale.report.plan.words import verdict
 from hvdscale.target import Target
+from hvdscale.report.plan.words import describe_no_plan
 from tests.factories.advice import advise, deadlines_kept, plan_of_runs
 from tests.factories.logs import Status, log, trial
 
@@ -372,6 +373,8 @@ def test_what_cannot_be_planned_says_why():
     assert plan(trial(1, error=(0.1, 0.1, 0.1)), trial(2, batch=64)).why == AT_ONCE
     unmet = plan(trial(1, error=(0.9, 0.5, 0.4)), targets=[Target.parse("val/error<0.1")])
     assert isinstance(unmet, NoPlan) and (unmet.why, unmet.best) == (NOT_MET, 0.4)
+    seldom = plan(*[trial(seed, error=(0.9, 0.5, error), seed=seed) for seed, error in ((1, 0.1), (2, 0.3), (3, 0.3))])
+    assert "at batch 32, by 1 of 3 seeds" in describe_no_plan(seldom)
 
 
 def test_each_target_has_its_plan_and_the_times_are_shared():

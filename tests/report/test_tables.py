@@ -379,3 +379,26 @@ def test_a_count_whose_runs_did_not_end_or_were_not_timed_is_weighed_beside_the_
             for workers in (1, 2, 4) for seed in (0, 1)]
     [section] = sections(log(*made))
     assert [option.workers for option in Subject(**vars(section)).plan.options] == [1, 2, 4]
+
+
+def test_what_another_optimizer_or_target_ran_alone_is_said_before_the_fastest():
+    runs, four = (trial(1), trial(2, workers=2, seconds=(0, 0.6, 1.2))), dict(workers=4, seconds=(0, 0.1, 0.2))
+    documents = (document_of_logs([log(*runs, trial(3, **four, **keys))])
+                 for keys in (dict(optimizer="lars"), dict(target="val/error<0.3"), {}))
+    lars, looser, same = ([page.verdict[0] for _, own in one.pages for page in own] for one in documents)
+    assert lars[1].startswith("Faster than all below: made/net, lars")
+    assert looser[0] == "Not compared here: W = 4, which ran to val/error<0.3 only." and same[0].startswith("Fastest")
+    faster = log(trial(3, **four), path="h100.h5")
+    faster.restarts["device"][:] = "cuda H100"
+    [(_, [page])] = document_of_logs([log(*runs), faster]).pages
+    assert page.verdict[0] == "Not compared here: W = 4, whose times are left out."
+
+
+def test_of_one_batch_that_met_nothing_is_said_and_one_that_may_scale_perfectly_is_open():
+    unmet = [trial(batch, batch=batch, error=(0.9, 0.5, 0.3)) for batch in (32, 64)]
+    said = [one.said for one in findings(sections(log(*unmet, trial(3, batch=128)))[0])]
+    assert any(one.startswith("Only batch 128 met") for one in said) and not any("rfect scal" in one for one in said)
+    runs = [trial(at, (0, steps - 10, steps), batch=32 << at // 3, seed=at % 3)
+            for at, steps in enumerate((800, 1000, 1200, 450, 650, 900, 300, 500, 800))]
+    [found] = sections(log(*runs))
+    assert found.batches.perfect == {32: True, 64: "open", 128: "open"}

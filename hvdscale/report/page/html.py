@@ -52,11 +52,6 @@ def as_html(document: Document, drawn: Mapping[Figure, bytes] = {}, page: str = 
     return printable(re.sub(PLACE.format("(.*?)"), lambda found: svgs[found[1]], page))
 
 
-def _allowed(script: str) -> str:
-    """What a script is allowed by in a Content-Security-Policy: no other script runs, were one to get into the page."""
-    return Markup(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'")
-
-
 def without_figures(document: Document, tell: Tell = quiet) -> str:
     """The page with a mark at the place of each figure and of their colours, for ``as_html`` to fill in."""
     pages = [page for _, found in document.pages for page in found]
@@ -65,9 +60,10 @@ def without_figures(document: Document, tell: Tell = quiet) -> str:
                 *((chapter.slug, chapter.title) for chapter in document.chapters)]
     style, script = ((resources.files(__package__) / name).read_text(encoding="utf-8") for name in (
         "page.css", "page.js"))
+    digest = b64encode(sha256(script.encode()).digest()).decode()       # of the one script that a policy allows
     return ENVIRONMENT.get_template("page.html").render(
         document=document, contents=contents, place=PLACE.format, style=Markup(style + PALETTE),
-        script=Markup(script), allowed=_allowed(script), files={
+        script=Markup(script), allowed=Markup(f"'sha256-{digest}'"), files={
             trial.key: trial.plan["file"] for page in pages if page.section for trial in page.section.trials
             if "file" in trial.plan}, searched=any(page.section and page.section.searches for page in pages),
         confidence=f"{document.confidence:.0%}", own_from=OWN_FROM, most=MOST, lead=MAIN)

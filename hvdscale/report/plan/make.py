@@ -203,8 +203,7 @@ def _step_values(plan: WorkerPlan) -> dict[str, object]:
     steps = [{"global_batch": point.global_batch, **encode(point.steps), "seeds": point.seeds or None,
               "seeds_met": point.met if point.seeds else None, "trials": trial_list(point.trials)}
              for point in plan.curve.points]
-    return {"steps": steps,
-            "critical_batch": critical and {**pick(critical, "low high median=value"), "from": source}}
+    return {"steps": steps, "critical_batch": critical and {**pick(critical, "low high median=value"), "from": source}}
 
 
 def _time_values(plan: WorkerPlan) -> dict[str, object]:

@@ -318,7 +318,8 @@ def describe_no_join(found: NoPlan, timed: Sequence[JobKey]) -> str:
 def describe_no_plan(found: NoPlan) -> str:
     """Why there is no plan, and what would make one."""
     return PLAN.say(f"refused_{found.why}", workload=found.workload, target=found.target,
-                    metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best)
+                    metric=found.target and found.target.column, best=None if math.isnan(found.best) else found.best,
+                    **{name: getattr(found.often, name, None) or None for name in ("global_batch", "met", "seeds")})
 
 
 # Of a growing batch

@@ -31,6 +31,7 @@ from .trials import training
 LACKING = 0.05          # p-value of the lack-of-fit test from which on down it is said
 NEVER = "never measured"
 UNBOUNDED = "?"     # a noise scale whose |G|^2 came out as 0 or less
+ENDED, LATER, CHANCE = 4, 1.1, 4.0      # runs, times the steps, deviations: see early_crossing
 
 
 def curve(subject: Subject) -> Iterator[Part]:
@@ -112,6 +113,9 @@ def find_regimes(regimes: Regimes, batches: Sequence[int], estimates: Sequence[E
     if until is None or useful is None or len(batches) < 2:
         return
     met = [(batch, one, inside) for batch, one, inside in zip(batches, estimates, regimes.perfect) if one.met]
+    if len(met) == 1 and until != batches[0]:
+        yield texts.find("met_alone", batch=until, **whose)
+        return
     smallest = min((batch * one.value, batch * one.high) for batch, one, _ in met)
     most, limit = ((1 + regimes.options.perfect_within) * examples for examples in smallest)
     # outside perfect scaling, of one run each, whose evaluation before, that did not meet, lies inside: intervals over
@@ -195,10 +199,13 @@ def as_fitted(estimate: Estimate) -> str:
 
 def early_crossing(subject: Subject) -> Iterator[Part]:
     """Where first crossings of runs that went on were early by more than their interval; the table of runs has the
-    lasting ones. Their mean is NaN where one is unknown, inf where one did not last."""
+    lasting ones. Their mean is NaN where one is unknown, inf where one did not last. Else whether ENDED or more runs
+    that ended at their target may have met it early, by the medians of Crossing.later and Crossing.beyond."""
     early: list[tuple[float, RunCell, list[Crossing], float]] = []
+    ended: list[Crossing] = []
     for cell in subject.batches.cells if subject.batches and subject.options.crossing == FIRST else ():
         met = [one for run in cell.runs if not cell.searched and (one := crossing_of(run.trial, subject.goal))]
+        ended += [one for one in met if not one.after]
         lasting = float(geometric_mean([one.steps for one in met])) if met else math.nan
         if lasting > cell.steps.high and all(one.after for one in met):
             early.append((cell.steps.value / lasting, cell, met, lasting))
@@ -209,11 +216,14 @@ def early_crossing(subject: Subject) -> Iterator[Part]:
         yield SCALING.find("early", None, more, batch=cell.global_batch, target=subject.target, first=cell.steps,
                            lasting=lasting if np.isfinite(lasting) else None, model=bool(model), after=after or None,
                            met=met_after, share=met_after / after if after else None)
+    elif len(ended) >= ENDED:
+        later, beyond = np.median(np.nan_to_num([(one.later, one.beyond) for one in ended]), axis=0).tolist()
+        if later >= LATER and beyond <= CHANCE:
+            yield SCALING.find("early_ended", target=subject.target, runs=len(ended), later=later)
 
 
 def curve_table(curve: Curve) -> Table:
     options = curve.regimes.options
-    words = {True: "yes", False: "no", None: "cut off"}
     lost = [f"{point.global_batch:,} ({point.met_before_diverging:,})" for point in curve.searched
             if point.met_before_diverging]
 
@@ -232,7 +242,7 @@ def curve_table(curve: Curve) -> Table:
         "best_of": lambda point: curve.n if curve.n and point.trials else math.nan,
         SCALING.column("best_steps", "steps_to_target"): lambda point: value(point, point.steps, whole),
         "examples_to_target": lambda point: value(point, point.steps.scaled(point.global_batch), number),
-        "perfect_scaling": lambda point: (words[curve.perfect.get(point.global_batch)] if point.steps.met else
+        "perfect_scaling": lambda point: (curve.perfect.get(point.global_batch, "cut off") if point.steps.met else
                                           "not met" if measured(point) else NEVER)},
         lambda point: point.keys, notes=[
             f"Intervals: {SEARCH.say('best_of_interval', confidence=curve.confidence)}",

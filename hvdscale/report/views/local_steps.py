@@ -1,13 +1,5 @@
-"""By H, the steps between synchronizations of replicas: regimes, fit, what is lost, in findings, a table, a figure.
-
-A run to the target exchanges N = S / H times, and N against H is what S is against the batch B. Replicas that exchange
-often lose nothing, as is proved of local SGD up to some H (Stich 2018, arXiv 1805.09767): S does not change, N H is
-constant, as B S is under perfect scaling. Replicas that exchange seldom come, in each round, as far as they get alone,
-so that a longer one gains nothing: N is constant, as S is on its plateau. With N = N_min (1 + (H_crit / H)^p)^(1/p),
-see critical_batch_fit, that is
-
-    S = S_often (1 + (H / H_crit)^p)^(1/p)          S_often = N_min H_crit: the steps of replicas that exchange often
-"""
+"""By H, the steps between synchronizations of replicas: regimes, fit, what is lost, in findings, a table, a figure. The
+exchanges N = S / H of a run to the target are to H what S is to the batch B, see analysis/README.rst."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
