@@ -6,8 +6,16 @@ still fall over the upper (or lower) part of the rates tried at the largest (or 
 that chance seldom exceeds together, do not rise again at the end, and few trials lie beyond the best ones, more may be
 found farther out. Trials that diverged count as beyond; unmet ones are ranked by the best that they reached.
 
-The regimes, see README.rst, are stated as batches that were run; tools/coverage measures them.
-"""
+One setting under one seed is the same sequence of updates at any worker count: all of a batch share one row.
+
+The regimes, see README.rst, are stated as batches that were run. Perfect scaling does not extend past a batch that
+is certainly outside the tolerance; one whose interval leaves that open does not end it. The maximum useful batch is no
+smaller than its end. Both compare with the smallest of several noisy values: on average the end of perfect scaling
+comes out 0.2 to 0.6 of a doubling low, the maximum useful batch 0.2 to 0.8 high (ten batches; tools/coverage).
+
+Their intervals are percentiles over draws of the steps at all batches, log-normal on each side of a value, and narrower
+where the points lie closer to the fitted curve than their intervals claim. As draws scatter around values that scatter
+themselves, those at twice the tails (5 % and 95 % for 95 %) cover what is claimed (tools/coverage)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,7 +2,11 @@
 
 A section has one target, or none: then it is about throughput only.
 
-The spread over repeats is pooled over the cells of a section, see README.rst."""
+The spread over repeats is pooled over the cells of a section, as two or three repeats per cell cannot estimate it.
+Steps, seconds and examples per second each have a pool. Seeds of one setting that ran at several worker counts are the
+same updates and must not count twice. So steps are pooled over batches; seconds, which depend on the steps, get the
+degrees of freedom of one cell per setting. Ratios of such cells are paired by seed and have pools of their own. Runs
+that did not meet the target count as beyond what they reached."""
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
