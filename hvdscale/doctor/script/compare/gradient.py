@@ -177,10 +177,9 @@ def _changed(both: BothRuns) -> Finding | None:
         count = max(1, round(share * both.pair.workers))
         if close(share * both.pair.workers, count) and apart(columns @ weights, taken) <= limit:
             return finding(both, "kept", times=share, count=count, by=one.residual, where=both.ranks[0].passes[-1].line)
-    hooked, own_hook = (hook in both.pair.many[0].remarks for hook in (HOOK, OWN_HOOK))
-    kind = "another" if own_hook and not hooked and both.comparable else "changed"
-    cause = {"hooked": hooked, "own_hook": own_hook}
-    return finding(both, kind, cause=cause, by=one.residual, where=both.ranks[0].line)
+    hooked, own = (hook in both.pair.many[0].remarks for hook in (HOOK, OWN_HOOK))
+    kind = "another" if own and not hooked and both.comparable else "changed"
+    return finding(both, kind, cause={"hooked": hooked, "own_hook": own}, by=one.residual, where=both.ranks[0].line)
 
 
 def finding(both: BothRuns, kind: str | Choice, **given) -> Finding:
@@ -352,13 +351,12 @@ def judge(pair: Pair) -> Finding:
         if apart_by := losses_apart(both, both.floor):
             return finding(both, "losses_unexplained", alone=apart_by[0], together=apart_by[1])
     if all(by and by.error <= limit for by in weighed):
-        passes = len(found[0].ranks[0].passes)
-        if passes > 1 and close(weighed[0].scale, 1 / passes):
+        if found[0].passes > 1 and close(weighed[0].scale, 1 / found[0].passes):
             return finding(found[0], "divided_again", scale=weighed[0].scale)
         return pair.finding(NAME, "mean", scale=None if close(weighed[0].scale, 1) else weighed[0].scale, limit=limit,
                             of=pair.workers, targets=weighed[0].counts.sum(), by=max(by.error for by in weighed))
     if pair.matches_one:
-        return pair.finding(NAME, "as_on_one", by=max(both.reduction.residual for both in found), limit=limit)
+        return pair.finding(NAME, "as_on_one", by=apart(pair.on_one(0).gradient, pair.at(0)[0].gradient), limit=limit)
     return pair.finding(NAME, "unknown_divisor")
 
 

@@ -85,8 +85,7 @@ class Pair:
         """Whether all ranks of both runs started from the same parameters, of all optimizers, but for rounding."""
         first, *others = ([each.updates[0].parameters for at, each in enumerate(record.optimizers)
                            if not (at and each.flat)] for record in self.records)
-        return all([*map(len, each)] == [*map(len, first)] and max(map(apart, each, first), default=0.0) <= ROUNDED
-                   for each in others)
+        return all(len(each) == len(first) and max(map(apart, each, first), default=0.0) <= ROUNDED for each in others)
 
     def obstacles(self, at: int = 0) -> list[str]:
         """The names of what keeps an update of both runs from being compared."""
@@ -215,7 +214,7 @@ class BothRuns:
     def _drift(self) -> float:
         """How far the parameters before the update are from those of one worker, by how far they have moved."""
         begin, one, many = self.pair.on_one(0).parameters, self.alone.parameters, self.ranks[0].parameters
-        moved = float(np.linalg.norm(one - begin))
+        moved = float(np.linalg.norm(one - begin)) if len(one) == len(many) else 0.0
         return float(np.linalg.norm(one - many)) / moved if self.at and moved else 0.0
 
     @property
@@ -378,7 +377,9 @@ def factor(one: np.ndarray, many: np.ndarray) -> float | None:
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:
-    """The norm of the difference, relative to the larger of both."""
+    """The norm of the difference, relative to the larger of both; 1 where they have different lengths."""
+    if len(a) != len(b):
+        return 1.0
     larger = max(np.linalg.norm(a), np.linalg.norm(b))
     return float(np.linalg.norm(a - b) / larger) if larger else 0.0
 

@@ -70,7 +70,8 @@ def _different(pair: Pair, at: int) -> Finding:
     by = max(apart(updates[0].parameters, each.parameters) for each in updates)
     one, *others = pair.at(max(0, at - 1))
     if not at:
-        return pair.finding(PARAMETERS, "start" if by > ROUNDED else "start_rounded", by=by, limit=0.0, where=one.line)
+        return pair.finding(PARAMETERS, "start" if by > ROUNDED else "start_rounded", by=by, limit=0.0, where=one.line,
+                            cause={"frozen": len({len(each.parameters) for each in updates}) > 1})
     steps_alike = all(each.rates == one.rates and np.array_equal(each.gradient, one.gradient) for each in others)
     written = all(each.digest_after == one.digest_after for each in others)
     return pair.finding(PARAMETERS, "drift", by=by, limit=0.0, where=one.line, update=at + 1,
@@ -190,8 +191,11 @@ def update(pair: Pair) -> Finding:
         if not both.comparable or both.alone.rates != both.ranks[0].rates:
             break
         error = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
-        divided = any(each.own is not None for each in both.ranks)
-        if not divided and len({each.digest_after for each in both.ranks}) > 1:
+        for one, many in zip(both.alone.clips, both.ranks[0].clips):
+            if close(one.norm, many.norm) and not close(one.limit, many.limit):
+                return pair.finding(UPDATE, "settings", name="the limit of gradient clipping", one=one.limit,
+                                    many=many.limit, where=many.line)
+        if all(each.own is None for each in both.ranks) and len({each.digest_after for each in both.ranks}) > 1:
             break                               # see the check 'parameters'
         if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > both.floor):
             break
@@ -314,6 +318,7 @@ def random_numbers(pair: Pair) -> Finding:
     seeds = {tuple(one.seed for one in trained(record) if one.seed is not None) for record in pair.many}
     by_number = "by_number" if in_workers and len(seeds) > 1 else ""
     backward = next((one.line for one in pair.at(0)[0].passes), "")
+    trace = not all(apart(each.alone.gradient, each.ranks[0].gradient) <= each.floor for each in pair.both.values())
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
             # not by Python's generator, by which scripts and models decide for all
@@ -322,7 +327,7 @@ def random_numbers(pair: Pair) -> Finding:
             ("preparing", same_stream(preparing) - {"random"}, backward, ""),
             ("reading", same_stream(reading), loop, by_number), ("reading", in_workers, loop, by_number)):
         if same:
-            return pair.finding(RANDOM, kind, passes=len(model[0]), where=where, cause=cause,
+            return pair.finding(RANDOM, kind if trace else "traceless", passes=len(model[0]), where=where, cause=cause,
                                 in_loaders=same is in_workers, names=listed(sorted(OF[name] for name in same)))
     differ = [len({one.before.get("random") for one in each}) > 1 for each in zip(*preparing)]
     first = differ.index(True) if any(differ) else 0
