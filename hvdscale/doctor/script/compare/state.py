@@ -318,7 +318,9 @@ def random_numbers(pair: Pair) -> Finding:
     seeds = {tuple(one.seed for one in trained(record) if one.seed is not None) for record in pair.many}
     by_number = "by_number" if in_workers and len(seeds) > 1 else ""
     backward = next((one.line for one in pair.at(0)[0].passes), "")
-    trace = not all(apart(each.alone.gradient, each.ranks[0].gradient) <= each.floor for each in pair.both.values())
+    traceless = pair.both and all(
+        each.alone.gradient.any() and apart(each.alone.gradient, each.ranks[0].gradient) <= each.floor
+        for each in pair.both.values())
     loop = next((one.line for one in trained(pair.many[0])), "")
     for kind, same, where, cause in (
             # not by Python's generator, by which scripts and models decide for all
@@ -327,8 +329,9 @@ def random_numbers(pair: Pair) -> Finding:
             ("preparing", same_stream(preparing) - {"random"}, backward, ""),
             ("reading", same_stream(reading), loop, by_number), ("reading", in_workers, loop, by_number)):
         if same:
-            return pair.finding(RANDOM, kind if trace else "traceless", passes=len(model[0]), where=where, cause=cause,
-                                in_loaders=same is in_workers, names=listed(sorted(OF[name] for name in same)))
+            return pair.finding(RANDOM, "traceless" if traceless else kind, passes=len(model[0]), where=where,
+                                cause=cause, in_loaders=same is in_workers,
+                                names=listed(sorted(OF[name] for name in same)))
     differ = [len({one.before.get("random") for one in each}) > 1 for each in zip(*preparing)]
     first = differ.index(True) if any(differ) else 0
     parted = first and all("random" in one.moved for each in model for one in each[first:])
