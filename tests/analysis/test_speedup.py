@@ -145,7 +145,7 @@ def test_options_reach_the_regimes_of_a_section():
     made = [one for at, (batch, steps) in enumerate(((32, 1000), (64, 500), (128, 320), (256, 280)))
             for one in runs(1, batch, (steps,), (1,), 10 * at)]
     found, other = (section(*made, **given).batches for given in ({}, {"perfect_within": 0.3, "useful_within": 0.1}))
-    assert ([*found.perfect.values()], found.regimes.maximum_useful.value) == ([True, True, False, False], 128)
+    assert ([*found.perfect.values()], found.regimes.maximum_useful.value) == ([True, True, "open", False], 128)
     assert ([*other.perfect.values()], other.regimes.maximum_useful.value) == ([True, True, True, False], 256)
 
 
