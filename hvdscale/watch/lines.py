@@ -36,12 +36,17 @@ def called_by_script() -> bool:
     return is_own(sys._getframe(2).f_code.co_filename)
 
 
-def called_by_library(through: str) -> bool:
-    """Whether the running call comes from torch or the standard library, but for the module ``through``."""
+def caller(through: str) -> str:
+    """The file from which the running call comes, but for this package and the module ``through``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((OURS, through)):
         frame = frame.f_back
-    name = frame.f_code.co_filename if frame else ""
+    return frame.f_code.co_filename if frame else ""
+
+
+def called_by_library(through: str) -> bool:
+    """Whether it comes from torch or the standard library."""
+    name = caller(through)
     return name.startswith((TORCH, SYMPY)) or name.startswith(LIBRARY[:1]) and "site-packages" not in name
 
 

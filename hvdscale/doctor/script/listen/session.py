@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ....watch.lines import line_of_call
+from torch.distributed import distributed_c10d
+
+from ....watch.lines import TORCH, caller, line_of_call
 from ....watch.listener import Listener
 from ....watch.runner import RUNNING, STOPPED, file_of
 from ..record import WRITTEN, FileUse, Logged, Record
@@ -19,6 +21,7 @@ NAMED = r"(?i)\b([\w/]*(?:loss|norm)\w*)"
 NUMBERED = re.compile(r"(?i)\b(epoch|step|iter|iteration|update|global_step)s?\b\W{0,8}(\d+)(?![\d.]*\d)")
 SHOWN = re.compile(NAMED + r"\W{1,4}?(-?\d+\.(\d+)(?:e(-?\d+))?)")
 EVALUATED = re.compile("(?i)val|eval|test")
+SHARDS = os.path.join(TORCH, "distributed/fsdp")           # which gathers parameters by the same calls
 EVERY = 1.0             # seconds between records of batches; an update is always recorded
 AFTER_THE_CUT = 3       # updates at most, while the next epoch has not begun
 
@@ -84,7 +87,8 @@ class Session(Listener):
         self.record.group, self.record.wrapped = min(ranks, self.record.group or ranks), line_of_call()
 
     def combined(self, call):
-        self.record.combined.append((self.record.fetched, call))
+        if not caller(distributed_c10d.__file__).startswith(SHARDS):
+            self.record.combined.append((self.record.fetched, call))
 
     def batch_norm(self, examples):
         self.record.batch_norms[examples] = self.record.batch_norms.get(examples, 0) + 1
