@@ -227,9 +227,7 @@ def _digest(rank: int, size: int, name: str, layers: list[dict], wanted: int) ->
     try:
         job = prepare(name, layers, SingleWorker())
         if rank:                            # only after load, which may find its files by the host name
-            host, system = f"{socket.gethostname()}-{rank}", os.uname()
-            os.uname = _answer(os.uname_result((system.sysname, host, *system[2:])))
-            socket.gethostname = platform.node = _answer(host)
+            on_host(f"{socket.gethostname()}-{rank}")
             if not job.settings.init_from:
                 job = replace(job, model=make_model(job.workload, job.plan, job.device))
         return digest(make_sample(job, wanted))
@@ -255,6 +253,12 @@ def play(rank: int, size: int) -> None:
         setattr(torch.distributed, name, _answer(value))
     torch.distributed.init_process_group = lambda *_, **__: begun.append(True)
     torch.distributed.is_initialized = lambda: bool(begun)
+
+
+def on_host(name: str) -> None:
+    system = os.uname()
+    os.uname = _answer(os.uname_result((system.sysname, name, *system[2:])))
+    socket.gethostname = platform.node = _answer(name)
 
 
 def _answer(value):

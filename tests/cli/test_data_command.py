@@ -273,7 +273,8 @@ def test_a_server_that_falls_silent_is_given_up_in_time(server, tmp_path):
     assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:1000]
 
 
-def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path, worded):
+def test_a_disk_that_takes_no_more_is_named_and_what_came_is_kept(server, tmp_path, monkeypatch, worded):
+    monkeypatch.setattr(bringing.shutil, "disk_usage", lambda path: SimpleNamespace(free=2 ** 30))
     with largest_file(4096):
         said = refused(server.file(), tmp_path)
     worded(said)

@@ -309,11 +309,18 @@ def find_reduction(updates: list[Update], limit: float) -> Reduction | None:
     final = _solve(local, [update.gradient for update in updates], updates)
     if not all(update.clips for update in updates):
         return final
-    before = _solve(local, [update.before_clips for update in updates], updates)
+    before = _solve(local, [*map(_unclipped, updates)], updates)
     if len(updates) == 1 or before.spread <= limit and final.residual >= before.residual - limit:
         return before
     clipped = [factor_of(update.clips[-1]) for update in updates]
     return replace(final, clipped=clipped) if before.spread > limit and final.spread <= limit else before
+
+
+def _unclipped(update: Update) -> np.ndarray:
+    """The gradient without what clipped it after the last pass; if it was scaled after one clip, as it was then."""
+    times, clip = factor(update.before_clips, update.gradient), factor_of(update.clips[-1])
+    scaled = times and len(update.clips) == 1 and not close(times, clip)
+    return update.gradient / clip if scaled else update.before_clips
 
 
 def factor_of(clip: Clip) -> float:

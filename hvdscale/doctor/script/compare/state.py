@@ -192,9 +192,11 @@ def update(pair: Pair) -> Finding:
             break
         error = max(apart(both.alone.gradient, each.gradient) for each in both.ranks)
         for one, many in zip(both.alone.clips, both.ranks[0].clips):
-            if close(one.norm, many.norm) and not close(one.limit, many.limit):
-                return pair.finding(UPDATE, "settings", name="the limit of gradient clipping", one=one.limit,
-                                    many=many.limit, where=many.line)
+            limits = [clip.limit / max(clip.norm, 1e-12) for clip in (one, many)]       # NaN: of values, not of a norm
+            times = both.ratio or one.norm / max(many.norm, 1e-12)
+            if close(times, 1) and abs(limits[0] - limits[1]) > CLOSE * max(limits):
+                return pair.finding(UPDATE, "settings", name="the limit of gradient clipping, by the norm,",
+                                    one=limits[0], many=limits[1], where=many.line, clips=True)
         if all(each.own is None for each in both.ranks) and len({each.digest_after for each in both.ranks}) > 1:
             break                               # see the check 'parameters'
         if not pair.flat and (np.isnan(both.ranks[0].after).any() or error > both.floor):
