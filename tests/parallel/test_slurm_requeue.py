@@ -179,7 +179,7 @@ def test_one_job_at_several_worker_counts_ends_with_one_report(cluster, checkout
     one, two, report = re.findall(r"^job (\d+): ", output, re.M)
     states = [cluster.wait(job) for job in (one, two, report)]
     shown = (tmp_path / f"{AWKWARD}-{report}.out").read_text()
-    assert [state["JobState"] for state in states] == ["COMPLETED"] * 3, shown
+    assert [state["JobState"] for state in states] == ["COMPLETED"] * 3, [o.read_text() for o in tmp_path.glob("*.out")]
     assert [state["NumTasks"] for state in states] == ["1", "2", "1"]
     assert states[2]["StartTime"] >= max(state["EndTime"] for state in states[:2])
     out = tmp_path / AWKWARD
