@@ -70,8 +70,9 @@ def load_horovod(launcher: str, processes: int, stall_seconds: float):
     WorkersError for several processes that it could not join."""
     # two threads of each process wait by spinning, Horovod's and the main one: on a shared core one must yield
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
-    # milliseconds between looks for sums that all ranks want; the usual 1 ms waits for more to sum at once
-    os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.25")
+    if os.environ.get("HOROVOD_CONTROLLER") != "gloo":          # whose looks take the time of computing
+        # milliseconds between looks for sums that all ranks want; the usual 1 ms waits for more to sum at once
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.25")
     # Horovod acts on its stall shutdown only if it is above the warning
     os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(stall_seconds / 2))))
     os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(stall_seconds))))

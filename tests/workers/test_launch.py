@@ -133,6 +133,9 @@ def test_several_processes_without_horovod_are_an_error(alone, no_horovod, monke
 def test_horovod_looks_for_sums_more_often_than_by_default_unless_told(no_horovod, monkeypatch):
     assert load_horovod("", 1, 60) is None and os.environ["HOROVOD_CYCLE_TIME"] == "3"
     monkeypatch.delenv("HOROVOD_CYCLE_TIME")
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
+    assert load_horovod("", 1, 60) is None and "HOROVOD_CYCLE_TIME" not in os.environ
+    monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
     assert load_horovod("", 1, 60) is None and os.environ["HOROVOD_CYCLE_TIME"] == "0.25"
 
 
