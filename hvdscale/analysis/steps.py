@@ -43,8 +43,8 @@ class Crossing:
     modelled: bool          # whether a power of the steps was fitted
     after: int              # evaluations after the first that met
     met_after: int          # of them, those that met
-    later: float = np.nan   # see _beside_course; NaN: unknown
-    beyond: float = np.nan
+    later: float        # see _beside_course; NaN: unknown, or evaluated later
+    beyond: float
 
 
 def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> Crossing | None:
@@ -65,14 +65,14 @@ def lasting_crossing(step: np.ndarray, measured: np.ndarray, target: Target) -> 
     else:
         fitted = target.met_by(_improving(measured, target))
         steps = float(step[fitted.argmax()]) if fitted.any() else np.inf
+    beside = _beside_course(step, measured, target) if first == len(met) - 1 else (np.nan, np.nan)
     return Crossing(steps, float(max(step[step < steps], default=np.nan)), modelled, len(met) - first - 1,
-                    int(met[first + 1:].sum()), *_beside_course(step[:first + 1], measured[:first + 1], target))
+                    int(met[first + 1:].sum()), *beside)
 
 
 def _beside_course(step: np.ndarray, measured: np.ndarray, target: Target) -> tuple[float, float]:
-    """Of the last evaluation, beside the course of those shortly before, a parabola in logarithms of what is lacking
-    (to 1, where the metric rises): how many times its steps the course takes to the target, and how far it lies beyond
-    the course, in deviations of an evaluation."""
+    """Of the last evaluation, beside a parabola in logarithms of what those shortly before lack (to 1, if the metric
+    rises): how many times its steps the parabola takes to the target; how many deviations it lies beyond that."""
     near = step >= NEAR * step[-1]
     values, goal = (measured[near], target.value) if target.minimizes else (1 - measured[near], 1 - target.value)
     if near.sum() <= ENOUGH or goal <= 0 or not (np.isfinite(values) & (values > 0)).all():
